@@ -1,0 +1,365 @@
+"""What can be asked of the ledger, and what it answers: values only.
+
+One operation is one row of these classes; ``transitions.py`` turns a group of them into set-based statements, and
+``ledger.py`` runs the groups. The door, the announcer and the tests build these; none of them sees SQL.
+Each operation names its ``Answer`` type in its docstring. A refusal is a ``swarm.model.Refusal`` in the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Status, TaskId, Via
+from swarm.wire import Requires, TaskBody
+
+_value = attrs.frozen(kw_only=True)
+
+
+# ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class WorkerRef:
+    """The identity a lease is bound to: one address, one instance (data directory)."""
+
+    address: Address
+    instance: str
+
+
+@_value
+class WorkerFacts:
+    """What a worker said it is; policy matches tasks against it."""
+
+    kinds: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
+    region: str | None = None
+    versions: dict[str, str] = attrs.field(factory=dict)
+
+
+# ── submit ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_value
+class PreparedTask:
+    """A task that the door has checked: URLs canonical and of one host, caps held, an id chosen."""
+
+    id: TaskId
+    kind: str
+    urls: tuple[str, ...]
+    host: str
+    spec: dict[str, Any]
+    meta: dict[str, Any]
+    priority: int
+    tier: str
+    requires: Requires
+    reward_wei: int
+    max_attempts: int
+    max_run_s: float
+    not_before_s: float
+    expires_in_s: float
+    #: Already scoped: the requester's own key, or ``job:<job>:<digest>`` by default.
+    dedupe_key: str
+    dedupe_ttl_s: float
+
+
+@_value
+class Submit:
+    """New tasks of one job. Answer: ``SubmitResult`` or ``Refusal`` (``idempotency_mismatch``, ``not_found`` job)."""
+
+    owner: str
+    job: JobId
+    #: True where the requester named the job itself: it must exist already and be the owner's.
+    job_named: bool
+    name: str | None
+    tasks: tuple[PreparedTask, ...]
+    idempotency_key: str | None = None
+    #: sha256 of the request; the same key with another body is refused.
+    body_digest: bytes = b""
+
+
+@_value
+class SubmitResult:
+    """``(id, created)`` in the order of the tasks; where created is False the id is of the task that has the key."""
+
+    job: JobId
+    tasks: tuple[tuple[TaskId, bool], ...]
+
+
+# ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_value
+class DoneItem:
+    """A result that the door has verified: the manifest and all that it names are readable."""
+
+    task: TaskId
+    fence: int
+    cid: Cid
+    size_bytes: int
+    #: The inline manifest, to be stored with the completion; None where it is already in the block store.
+    manifest: bytes | None = None
+    ran_s: float = 0.0
+
+
+@_value
+class FailedItem:
+    """An execution that failed."""
+
+    task: TaskId
+    fence: int
+    reason: str
+    detail: str = ""
+    retryable: bool | None = None
+    retry_after_s: float | None = None
+    ran_s: float = 0.0
+
+
+@attrs.frozen
+class LeaseRef:
+    """One lease: the task and the fence of the grant."""
+
+    task: TaskId
+    fence: int
+
+
+@_value
+class TakeTurn:
+    """One worker's turn. Answer: ``TurnResult``.
+
+    Order within a turn: done, failed, released; leases of this worker that an earlier ``boot`` was granted are given
+    back; renewals; then grants: offers first, then ``want`` others, and every live lease of this boot that is in none
+    of ``held``, ``done``, ``failed``, ``released`` is granted again, same fence, uncounted (its grant was lost).
+    """
+
+    worker: WorkerRef
+    boot: str
+    facts: WorkerFacts
+    done: tuple[DoneItem, ...] = ()
+    failed: tuple[FailedItem, ...] = ()
+    released: tuple[LeaseRef, ...] = ()
+    held: tuple[LeaseRef, ...] = ()
+    renew: tuple[LeaseRef, ...] = ()
+    offers: tuple[TaskId, ...] = ()
+    want: int = 0
+    #: Fill ``TurnResult.refused`` for each offer that isn't granted (the seed's single claim); costs a query each.
+    explain: bool = False
+    #: The single calls (claim, complete, …) are turns that say nothing of other leases: resend nothing, give nothing back.
+    partial: bool = False
+
+
+@_value
+class Ended:
+    """What became of one done, failed or released entry: the status the task has now, or the refusal."""
+
+    task: TaskId
+    fence: int
+    outcome: Status | Refusal
+
+
+@_value
+class Granted:
+    """A grant. ``again`` says it is one whose answer was lost."""
+
+    task: TaskBody
+    host: str
+    fence: int
+    lease_s: float
+    via: Via
+    again: bool = False
+
+
+@_value
+class RenewedLease:
+    """A lease extended by ``lease_s`` from now."""
+
+    task: TaskId
+    fence: int
+    lease_s: float
+
+
+@_value
+class TurnResult:
+    """What a turn brought."""
+
+    ended: tuple[Ended, ...] = ()
+    granted: tuple[Granted, ...] = ()
+    renewed: tuple[RenewedLease, ...] = ()
+    #: Fences in ``held`` or ``renew`` that this worker doesn't hold any more.
+    lost: tuple[int, ...] = ()
+    #: Tasks in ``held`` or ``renew`` that were cancelled.
+    cancelled: tuple[TaskId, ...] = ()
+    refused: dict[TaskId, Refusal] = attrs.field(factory=dict)
+
+
+# ── by the requester, the operator and the clock ──────────────────────────────────────────────────────────────────
+
+
+@_value
+class Cancel:
+    """Call tasks off: those named, or all of a job. ``owner`` None is the operator. Answer: ``tuple[Ended, ...]``.
+
+    A task that isn't there or isn't the owner's is ``not_found``; one that has ended is ``wrong_status``.
+    """
+
+    owner: str | None
+    who: str
+    tasks: tuple[TaskId, ...] = ()
+    job: JobId | None = None
+
+
+@_value
+class Replay:
+    """Give dead letters a new life: those named, or all failed ones of a job. Answer: ``tuple[Ended, ...]``."""
+
+    owner: str | None
+    who: str
+    tasks: tuple[TaskId, ...] = ()
+    job: JobId | None = None
+
+
+@_value
+class Sweep:
+    """What the clock does: wake waiting tasks, reap leases, expire tasks. Answer: ``float``, seconds to the next."""
+
+
+@_value
+class HoldHost:
+    """Grant nothing of this host for a while (its robots.txt can't be read). Answer: None."""
+
+    host: str
+    for_s: float
+    why: str
+
+
+@_value
+class SetHostPace:
+    """Change a host's pace: its crawl-delay says so, or the operator. Answer: None."""
+
+    host: str
+    rate_per_s: float
+    burst: float
+
+
+@_value
+class SeeWorkers:
+    """What the door has heard of workers since it last said so; written for restarts. Answer: None."""
+
+    seen: tuple[SeenWorker, ...]
+
+
+@_value
+class SeenWorker:
+    """A worker as the door knows it. ``hello`` and ``stats`` are JSON."""
+
+    worker: WorkerRef
+    payout: Address
+    peer_id: str | None
+    boot: str
+    hello: str
+    stats: str
+    at: float
+
+
+@_value
+class RemoveWorker:
+    """Take a worker off the list; its leases go back uncounted. Answer: int, how many leases it held."""
+
+    worker: WorkerRef
+    who: str
+
+
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_value
+class PutKey:
+    """Store an API key by its hash; one name of one role has one key: a new one replaces it. Answer: None."""
+
+    digest: bytes
+    role: Role
+    #: Who tasks belong to and who is charged; a worker's address.
+    owner: str
+    instance: str | None = None
+    payout: Address | None = None
+
+
+@_value
+class RevokeKey:
+    """Revoke all keys of an owner. Answer: int, how many."""
+
+    owner: str
+
+
+@_value
+class PutInvite:
+    """Store an invite by its hash. Answer: None."""
+
+    digest: bytes
+    uses: int
+    expires_in_s: float
+
+
+@_value
+class Enrol:
+    """Bind a worker and give it a key. Answer: None or ``Refusal`` (``challenge_used``, ``invite_invalid``)."""
+
+    challenge: str
+    worker: WorkerRef
+    payout: Address
+    peer_id: str
+    key_digest: bytes
+    #: Hash of the invite; None where admission doesn't ask for one.
+    invite_digest: bytes | None
+
+
+Op = (
+    Submit
+    | TakeTurn
+    | Cancel
+    | Replay
+    | Sweep
+    | HoldHost
+    | SetHostPace
+    | SeeWorkers
+    | RemoveWorker
+    | PutKey
+    | RevokeKey
+    | PutInvite
+    | Enrol
+)
+
+
+# ── what the ledger tells its listeners after each commit ─────────────────────────────────────────────────────────
+
+
+@_value
+class LedgerEvent:
+    """One row of the history, with what the announcer and the event stream need to know of the task."""
+
+    id: int
+    task: TaskId
+    #: The task's own count of events, from 1.
+    seq: int
+    move: Move
+    source: Status | None
+    to: Status
+    by: Actor
+    #: The worker's address, the requester, or the operator's name.
+    who: str | None
+    #: The assignee concerned, where there is one (also of a lease that was just taken away).
+    worker: WorkerRef | None
+    fence: int | None
+    reason: str | None
+    detail: str | None
+    #: Ledger time, Unix seconds.
+    at: float
+    job: JobId
+    owner: str
+    kind: str
+    host: str
+    priority: int
+    tier: str
+    reward_wei: int
+    requires: Requires

@@ -1,0 +1,560 @@
+"""What crosses a network boundary: requests, answers, turns, gossip. Frozen msgspec structs with their caps.
+
+Requests forbid unknown fields; answers and gossip ignore them, so that versions N and N−1 can meet. What a peer sends
+carries durations, never timestamps. This module knows no HTTP, no libp2p and no SQL.
+
+Decode with ``decode``: it turns every msgspec fault into ``MalformedInput``, so that hostile bytes have one way out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from swarm.errors import MalformedInput
+
+MAX_TASK_BYTES: Final = 64 * 1024
+MAX_TASKS_PER_SUBMISSION: Final = 1_000
+MAX_SUBMISSION_BYTES: Final = 4 * 1024 * 1024
+MAX_META_BYTES: Final = 4 * 1024
+MAX_INLINE_MANIFEST_BYTES: Final = 4 * 1024
+MAX_MANIFEST_BYTES: Final = 1024 * 1024
+MAX_TURN_BYTES: Final = 4 * 1024 * 1024
+#: A gossip message above 64 KiB interleaves with others on a py-libp2p stream (facts/libp2p.md, trap 4).
+MAX_GOSSIP_BYTES: Final = 60_000
+MAX_OFFERS_PER_MESSAGE: Final = 100
+MAX_CLOSED_PER_MESSAGE: Final = 1_000
+MAX_SLOTS: Final = 256
+#: Fences, sequence numbers and the like fit SQLite's and PostgreSQL's integers.
+MAX_INT: Final = 2**63 - 1
+
+TaskIdText = Annotated[str, Meta(min_length=36, max_length=36)]
+CidText = Annotated[str, Meta(min_length=46, max_length=64)]
+AddressText = Annotated[str, Meta(min_length=42, max_length=42)]
+PeerIdText = Annotated[str, Meta(min_length=40, max_length=64)]
+MultiaddrText = Annotated[str, Meta(min_length=1, max_length=256)]
+WeiText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,77})$")]
+KindText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.-]{0,39}$")]
+ReasonText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+NameText = Annotated[str, Meta(min_length=1, max_length=64)]
+Label = Annotated[str, Meta(min_length=1, max_length=64)]
+Url = Annotated[str, Meta(min_length=1, max_length=4096)]
+Sentence = Annotated[str, Meta(max_length=500)]
+Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Fence = Annotated[int, Meta(ge=1, le=MAX_INT)]
+Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
+#: ``tier`` names a share of the capacity; the two that exist unless the operator says otherwise.
+TierText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,19}$")]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a client asks of the root: unknown fields are refused."""
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the root says: unknown fields are ignored."""
+
+
+# ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Requires(Request):
+    """What a worker must have to get the task; empty asks for nothing."""
+
+    profile: NameText | None = None
+    session: NameText | None = None
+    region: NameText | None = None
+    labels: Annotated[tuple[Label, ...], Meta(max_length=16)] = ()
+    versions: Annotated[dict[Label, Label], Meta(max_length=16)] = {}
+
+
+class Dedupe(Request):
+    """The semantic key of a task's effect, and how long it is remembered."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=256)]
+    ttl_s: Seconds
+
+
+class NewTask(Request):
+    """One task of a submission. Its URLs are of one host."""
+
+    kind: KindText
+    urls: Annotated[tuple[Url, ...], Meta(min_length=1, max_length=100)]
+    spec: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    tier: TierText = "bulk"
+    requires: Requires = Requires()
+    reward_wei: WeiText = "0"
+    max_attempts: Annotated[int, Meta(ge=1, le=20)] = 3
+    max_run_s: Annotated[float, Meta(gt=0, le=3600)] = 300.0
+    not_before_s: Annotated[float, Meta(ge=0, le=2_592_000)] = 0.0
+    expires_in_s: Annotated[float, Meta(gt=0, le=2_592_000)] = 604_800.0
+    dedupe: Dedupe | None = None
+
+
+class Submission(Request):
+    """Up to 1,000 tasks of one job. ``job`` joins an existing job of the same owner; without it a new one begins."""
+
+    tasks: Annotated[tuple[NewTask, ...], Meta(min_length=1, max_length=MAX_TASKS_PER_SUBMISSION)]
+    job: TaskIdText | None = None
+    name: NameText | None = None
+
+
+class SubmittedTask(Answer):
+    """What became of one task of a submission: created, or a duplicate of ``id``."""
+
+    id: str
+    status: Literal["created", "duplicate"]
+
+
+class Submitted(Answer):
+    """The answer to a submission, in the order of its tasks."""
+
+    job: str
+    tasks: tuple[SubmittedTask, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class TaskBody(Answer):
+    """What a worker must know to run a task; comes with the grant."""
+
+    id: str
+    job: str
+    kind: str
+    urls: tuple[str, ...]
+    spec: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+    max_run_s: float = 300.0
+    attempt: int = 1
+
+
+class TaskView(Answer):
+    """A task as its owner and the operator see it. Times are Unix seconds of the ledger."""
+
+    id: str
+    job: str
+    owner: str
+    kind: str
+    urls: tuple[str, ...]
+    host: str
+    status: str
+    priority: int
+    tier: str
+    created_at: float
+    spec: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+    requires: Requires = Requires()
+    reward_wei: str = "0"
+    attempts: int = 0
+    max_attempts: int = 3
+    not_before: float | None = None
+    expires_at: float | None = None
+    assignee: str | None = None
+    instance: str | None = None
+    fence: int = 0
+    via: str | None = None
+    lease_s: float | None = None
+    reason: str | None = None
+    detail: str | None = None
+    result: str | None = None
+    result_bytes: int | None = None
+    finished_at: float | None = None
+    on_chain: float | None = None
+    accepted: float | None = None
+    paid: float | None = None
+    refunded: float | None = None
+
+
+class JobView(Answer):
+    """How far a job is: tasks by status, and whether all have ended."""
+
+    id: str
+    owner: str
+    created_at: float
+    total: int
+    counts: dict[str, int]
+    done: bool
+    name: str | None = None
+
+
+class EventView(Answer):
+    """One row of the history. ``id`` is the position in this root's stream."""
+
+    id: int
+    task: str
+    seq: int
+    to: str
+    by: str
+    at: float
+    move: str
+    source: str | None = None
+    who: str | None = None
+    fence: int | None = None
+    reason: str | None = None
+    detail: str | None = None
+    job: str | None = None
+
+
+class Page(Answer):
+    """A keyset page; ``next`` is the cursor of the following one, None at the end."""
+
+    items: tuple[Any, ...]
+    next: str | None = None
+
+
+# ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Hello(Request):
+    """What a worker is; said in the first turn of each boot (and at enrolment)."""
+
+    version: Label
+    kinds: Annotated[dict[KindText, Label], Meta(max_length=64)]
+    slots: Annotated[int, Meta(ge=1, le=MAX_SLOTS)] = 8
+    labels: Annotated[tuple[Label, ...], Meta(max_length=32)] = ()
+    region: NameText | None = None
+    peer_id: PeerIdText | None = None
+    addrs: Annotated[tuple[MultiaddrText, ...], Meta(max_length=16)] = ()
+
+
+class Done(Request):
+    """A result that this worker reports. ``manifest`` carries it inline (base64) where it is at most 4 KiB."""
+
+    task: TaskIdText
+    fence: Fence
+    cid: CidText
+    manifest: Annotated[bytes, Meta(max_length=MAX_INLINE_MANIFEST_BYTES)] | None = None
+    ran_s: Seconds = 0.0
+
+
+class Failed(Request):
+    """A failure that this worker reports. ``retryable`` is asked only for an executor's own reasons."""
+
+    task: TaskIdText
+    fence: Fence
+    reason: ReasonText
+    detail: Sentence = ""
+    retryable: bool | None = None
+    retry_after_s: Seconds | None = None
+    ran_s: Seconds = 0.0
+
+
+class Released(Request):
+    """A lease given back; the attempt isn't counted."""
+
+    task: TaskIdText
+    fence: Fence
+
+
+class Held(Request):
+    """A lease that this worker holds; ``renew`` asks for more time."""
+
+    task: TaskIdText
+    fence: Fence
+    renew: bool = False
+
+
+class Stats(Request):
+    """What a node counted since its boot."""
+
+    uptime_s: Seconds = 0.0
+    requests_sent: Count = 0
+    requests_failed: Count = 0
+    items: Count = 0
+    bytes_downloaded: Count = 0
+    tasks_done: Count = 0
+    tasks_failed: Count = 0
+    peers: Count = 0
+    blocks_bytes: Count = 0
+
+
+class Turn(Request):
+    """The one thing a worker says (DESIGN §4)."""
+
+    boot: Annotated[str, Meta(min_length=8, max_length=64)]
+    n: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    free: Annotated[int, Meta(ge=0, le=MAX_SLOTS)]
+    want: Annotated[int, Meta(ge=0, le=MAX_SLOTS)] = 0
+    offers: Annotated[tuple[TaskIdText, ...], Meta(max_length=MAX_SLOTS)] = ()
+    held: Annotated[tuple[Held, ...], Meta(max_length=2 * MAX_SLOTS)] = ()
+    done: Annotated[tuple[Done, ...], Meta(max_length=2 * MAX_SLOTS)] = ()
+    failed: Annotated[tuple[Failed, ...], Meta(max_length=2 * MAX_SLOTS)] = ()
+    released: Annotated[tuple[Released, ...], Meta(max_length=2 * MAX_SLOTS)] = ()
+    #: True while gossip reaches this worker; where it doesn't the door sends nudges instead.
+    gossip: bool = False
+    hello: Hello | None = None
+    stats: Stats | None = None
+    vouchers_seen: Annotated[dict[str, str], Meta(max_length=64)] = {}
+
+
+class ErrorBody(Answer):
+    """The door's "no": a stable code, a sentence, when to ask again, facts for programs."""
+
+    code: str
+    message: str
+    retry_after_s: float | None = None
+    details: dict[str, Any] | None = None
+
+
+class Outcome(Answer):
+    """What became of one entry of ``done``, ``failed`` or ``released``: the task's status, or the refusal."""
+
+    task: str
+    fence: int
+    status: str | None = None
+    error: ErrorBody | None = None
+
+
+class Grant(Answer):
+    """A task, and the lease on it. ``lease_s`` runs from when the worker *sent* the turn that this answers."""
+
+    task: TaskBody
+    fence: int
+    lease_s: float
+    via: str
+    #: The rules of robots.txt for our agent, where the root has them at hand; else the worker asks the door.
+    robots: str | None = None
+
+
+class Renewed(Answer):
+    """A lease that runs for ``lease_s`` from when the worker sent the asking turn."""
+
+    task: str
+    fence: int
+    lease_s: float
+
+
+class TurnAnswer(Answer, tag="turn", tag_field="frame"):
+    """The door's answer to a turn."""
+
+    n: int
+    outcomes: tuple[Outcome, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    renewed: tuple[Renewed, ...] = ()
+    #: Fences of leases that aren't this worker's any more: stop, discard.
+    lost: tuple[int, ...] = ()
+    #: Tasks that were called off while this worker held them.
+    cancelled: tuple[str, ...] = ()
+    paused: str | None = None
+    retry_after_s: float | None = None
+    live_workers: int = 0
+    spread_s: float = 0.0
+    roots: tuple[str, ...] = ()
+    vouchers: tuple[Any, ...] = ()
+
+
+class TurnRefused(Answer, tag="refused", tag_field="frame"):
+    """The door's "no" to a whole turn, over a session (over HTTP it is the error envelope)."""
+
+    n: int
+    error: ErrorBody
+
+
+class Nudge(Answer, tag="nudge", tag_field="frame"):
+    """There is work: take a turn."""
+
+
+class CancelPush(Answer, tag="cancel", tag_field="frame"):
+    """These tasks were called off."""
+
+    tasks: tuple[str, ...]
+
+
+class PausePush(Answer, tag="pause", tag_field="frame"):
+    """The swarm was paused (a reason) or resumed (None)."""
+
+    reason: str | None = None
+
+
+Frame = TurnAnswer | TurnRefused | Nudge | CancelPush | PausePush
+
+
+# ── gossip ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Offer(Answer):
+    """A task that can soon be taken. The task itself comes with the grant."""
+
+    id: TaskIdText
+    kind: KindText
+    host: Annotated[str, Meta(max_length=260)]
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    tier: TierText = "bulk"
+    reward_wei: WeiText = "0"
+    requires: Requires = Requires()
+
+
+class Announcement(Answer):
+    """One gossip message of a root. (epoch, seq) rises strictly, so an old message is never news."""
+
+    v: Annotated[int, Meta(ge=1, le=1_000)]
+    root: PeerIdText
+    epoch: Count
+    seq: Count
+    offers: Annotated[tuple[Offer, ...], Meta(max_length=MAX_OFFERS_PER_MESSAGE)] = ()
+    closed: Annotated[tuple[TaskIdText, ...], Meta(max_length=MAX_CLOSED_PER_MESSAGE)] = ()
+    live_workers: Count = 0
+    spread_s: Annotated[float, Meta(ge=0, le=600)] = 0.0
+
+
+# ── settings, enrolment ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class PeerSettings(Answer):
+    """Where the root's peer is, as in the seed."""
+
+    id: str
+    addrs: tuple[str, ...]
+    #: The IPFS address results are uploaded to, a multiaddr; None: the door's own guarded RPC.
+    ipfs: str | None
+    topic: str
+
+
+class EthereumSettings(Answer):
+    """The chain and contract of a paid swarm."""
+
+    network: str
+    chain_id: int
+    contract: str
+
+
+class DhtSettings(Answer):
+    """How often a worker looks for providers of the rendezvous tag, seconds."""
+
+    interval_s: float = 10.0
+
+
+class SwarmSettings(Answer):
+    """What the swarm is, and its limits."""
+
+    name: str
+    network_id: str
+    rendezvous_tag: str
+    admission: Literal["invite", "allowlist", "open"]
+    roots: tuple[str, ...]
+    doors: tuple[str, ...]
+    versions: dict[str, str] = {}
+    limits: dict[str, int] = {}
+    dht: DhtSettings = DhtSettings()
+
+
+class Settings(Answer):
+    """``data`` of ``GET /settings``: all that a worker needs beside the one URL."""
+
+    peer: PeerSettings | None
+    ethereum: EthereumSettings | None
+    swarm: SwarmSettings
+    challenge: str
+
+
+class Signature(Answer):
+    """The swarm key's signature over the exact bytes of ``data``."""
+
+    key: str
+    value: bytes
+
+
+class SignedSettings(Answer):
+    """The envelope of ``GET /settings``. ``data`` stays raw: the signature is over its bytes."""
+
+    data: msgspec.Raw
+    signature: Signature
+
+
+class Enrolment(Request):
+    """A newcomer's request for a worker key; signed by both of its keys over the same EIP-712 digest."""
+
+    challenge: Annotated[str, Meta(max_length=256)]
+    address: AddressText
+    payout: AddressText
+    instance: Annotated[str, Meta(min_length=8, max_length=64)]
+    peer_id: PeerIdText
+    signature: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{130}$")]
+    peer_signature: Annotated[bytes, Meta(max_length=128)]
+    invite: Annotated[str, Meta(max_length=128)] | None = None
+    hello: Hello | None = None
+
+
+class Enrolled(Answer):
+    """The worker's API key (shown once) and what it is bound to."""
+
+    api_key: str
+    address: str
+    payout: str
+    instance: str
+
+
+class RobotsAnswer(Answer):
+    """The rules of one origin's robots.txt for our agent; ``rules`` is a robots.txt of that group alone."""
+
+    origin: str
+    rules: str
+    fresh_s: float
+    crawl_delay_s: float | None = None
+
+
+T = TypeVar("T")
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+encode: Final = msgspec.json.Encoder().encode
+
+
+def decode(data: bytes | str, shape: type[T], *, max_bytes: int | None = None) -> T:
+    """Parse and check what came from outside.
+
+    Args:
+        data: JSON.
+        shape: the struct (or union of frames) that it must be.
+        max_bytes: refuse longer input before parsing it.
+
+    Raises:
+        MalformedInput: it is too long, isn't JSON, or breaks a constraint; the message names the field.
+    """
+    if max_bytes is not None and len(data) > max_bytes:
+        raise MalformedInput(f"{len(data)} bytes where at most {max_bytes} are taken")
+    decoder = _decoders.get(shape)
+    if decoder is None:
+        decoder = _decoders.setdefault(shape, msgspec.json.Decoder(shape))
+    try:
+        return decoder.decode(data)  # type: ignore[no-any-return]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+        raise MalformedInput(str(fault)) from fault
+
+
+def check_storable(value: Any) -> str | None:
+    """Find what no ledger can store: NUL, lone surrogates, integers over 63 bits (facts/ledger.md, pitfalls).
+
+    Args:
+        value: a decoded JSON value, or a struct.
+
+    Returns:
+        A sentence naming the first fault, or None where all is well.
+    """
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            if "\0" in item:
+                return "text holds a NUL character"
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                return "text holds a lone surrogate"
+        elif isinstance(item, bool) or item is None:
+            continue
+        elif isinstance(item, int):
+            if not -MAX_INT - 1 <= item <= MAX_INT:
+                return "an integer has more than 63 bits"
+        elif isinstance(item, float):
+            if item != item or item in (float("inf"), float("-inf")):
+                return "a number isn't finite"
+        elif isinstance(item, dict):
+            pending.extend(item.keys())
+            pending.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            pending.extend(item)
+        elif isinstance(item, msgspec.Struct):
+            pending.extend(getattr(item, field) for field in item.__struct_fields__)
+    return None
