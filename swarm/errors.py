@@ -12,7 +12,9 @@ a fault::
     ├── UnreachableError         nobody answered in time
     │   ├── DoorUnreachable      … the door
     │   ├── IpfsUnreachable      … the IPFS address
+    │   │   └── BlockNotFound    … for one block: it answered that it doesn't have it
     │   └── LedgerUnavailable    … the database, or its disk is full
+    ├── StoreFull                a block doesn't fit: our cap is reached, or the disk is full
     ├── DoorRefused              the door answered with an error (its code, message, status)
     └── ConfigurationError       the operator or worker configured it wrongly
         └── DirectoryLocked      another process uses this data directory
@@ -23,6 +25,7 @@ Data is in attributes, not only in the message.
 from __future__ import annotations
 
 __all__ = [
+    "BlockNotFound",
     "ClosedError",
     "ConfigurationError",
     "ContentMismatch",
@@ -33,6 +36,7 @@ __all__ = [
     "LedgerUnavailable",
     "MalformedInput",
     "PeerError",
+    "StoreFull",
     "SwarmError",
     "UnreachableError",
     "UntrustedSettings",
@@ -90,8 +94,31 @@ class IpfsUnreachable(UnreachableError):
     """The IPFS address didn't answer, or answered with a fault of its own."""
 
 
+class BlockNotFound(IpfsUnreachable):
+    """The IPFS address answered, but doesn't have the block; ``cid`` is the block."""
+
+    def __init__(self, address: str, cid: str) -> None:
+        super().__init__(address, f"it doesn't have {cid}")
+        self.cid = cid
+
+
 class LedgerUnavailable(UnreachableError):
     """The database didn't answer, or can't write (a full disk)."""
+
+
+class StoreFull(SwarmError):
+    """A block doesn't fit; nothing of it was stored.
+
+    Attributes:
+        where: the directory or address.
+        limit_bytes: the cap that was reached; None where the disk itself is full.
+    """
+
+    def __init__(self, where: str, *, limit_bytes: int | None = None) -> None:
+        reason = "no space is left on its disk" if limit_bytes is None else f"its cap of {limit_bytes} bytes is reached"
+        super().__init__(f"{where}: {reason}", hint="free some space, or raise --max-disk")
+        self.where = where
+        self.limit_bytes = limit_bytes
 
 
 class DoorRefused(SwarmError):
