@@ -1,0 +1,115 @@
+"""How the project logs: structlog, JSON unless on a terminal, to standard error. Secrets never.
+
+Event names are past tense (``task_completed``), facts are keys. Libraries' own lines go through the same handler, from
+the level that ``LIBRARY_LEVELS`` gives them. Nothing is set up at import: an entry point calls ``configure`` once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final, TextIO
+
+import structlog
+
+__all__ = ["configure", "is_secret_name", "quieten_libraries"]
+
+#: facts/skeleton.md §7: what these say below this level is noise. libp2p warns at each served DHT request and each
+#: dead peer; its dialer logs each failed dial as an error; httpx tells each request.
+LIBRARY_LEVELS: Final[Mapping[str, int]] = {
+    "libp2p": logging.ERROR,
+    "libp2p.network.auto_connector": logging.CRITICAL,
+    "libp2p.transport.tcp.tcp": logging.CRITICAL,
+    "httpx": logging.WARNING,
+    "httpcore": logging.WARNING,
+    "trio-websocket": logging.WARNING,
+    "urllib3": logging.WARNING,
+    "zeroconf": logging.WARNING,
+    "asyncio": logging.WARNING,
+}
+
+#: A key is a secret if a part of its name is one of these words; ``key_id`` and the like are not.
+_SECRET_WORDS: Final = frozenset(
+    {"authorization", "cookie", "cookies", "invite", "password", "passwd", "psk", "secret", "seed", "token"}
+)
+_SECRET_NAMES: Final = frozenset({"api_key", "eth_key", "private_key", "key"})
+_HIDDEN: Final = "…"
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name must not be shown."""
+    words = name.lower().replace("-", "_")
+    return words in _SECRET_NAMES or not _SECRET_WORDS.isdisjoint(words.split("_"))
+
+
+def configure(*, level: str = "info", json: bool | None = None, stream: TextIO | None = None) -> None:
+    """Set up logging for this process. May be called again.
+
+    Args:
+        level: the lowest level that is shown: debug, info, warning or error.
+        json: one JSON object a line; None: unless ``stream`` is a terminal.
+        stream: where lines go; standard error unless told.
+    """
+    stream = sys.stderr if stream is None else stream
+    as_json = not stream.isatty() if json is None else json
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _hide_secrets,
+    ]
+    # orjson is a dependency, but structlog's own dumps with a default needs text, and logging wants text as well.
+    renderer: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        if as_json
+        else [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    )
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _name_foreign],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        )
+    )
+    handler.set_name("swarm")
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if one.get_name() == "swarm"]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    quieten_libraries()
+
+
+def quieten_libraries() -> None:
+    """Apply ``LIBRARY_LEVELS``; again after libp2p's import, which takes its logger off ours (facts/skeleton.md §7)."""
+    for name, level in LIBRARY_LEVELS.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.propagate = True
+
+
+def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for name in event:
+        if name != "event" and is_secret_name(name):
+            event[name] = _HIDDEN
+    return event
+
+
+def _name_foreign(logger: Any, _: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A library's line keeps its text as ``said`` under one event name, so that ours stay a closed set."""
+    event["said"] = event.pop("event")
+    record = event.get("_record")
+    event["library"] = record.name if record is not None else getattr(logger, "name", "?")
+    event["event"] = "library_logged"
+    return event

@@ -1,0 +1,79 @@
+"""Logs are JSON unless on a terminal, and hold no secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from swarm.logs import configure, is_secret_name, quieten_libraries
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    level = root.level
+    opened = io.StringIO()
+    configure(level="info", stream=opened)
+    yield opened
+    for handler in [one for one in root.handlers if one.get_name() == "swarm"]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_one_json_object_with_its_facts(stream: io.StringIO) -> None:
+    structlog.get_logger().info("task_completed", task_id="0192", fence=4711)
+
+    (line,) = lines(stream)
+    assert line["event"] == "task_completed"
+    assert (line["task_id"], line["fence"], line["level"]) == ("0192", 4711, "info")
+
+
+def test_secrets_are_hidden_and_public_names_are_not(stream: io.StringIO) -> None:
+    structlog.get_logger().info("enrolled", api_key="hunter2", invite="hunter2", key_id="12D3", peer_id="12D4")
+
+    assert "hunter2" not in stream.getvalue()
+    assert lines(stream)[0]["key_id"] == "12D3"
+    assert lines(stream)[0]["peer_id"] == "12D4"
+
+
+@pytest.mark.parametrize("name", ["api_key", "Authorization", "set-cookie", "peer_seed", "api_token", "eth_key"])
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret_name(name)
+
+
+def test_a_level_below_is_not_shown(stream: io.StringIO) -> None:
+    structlog.get_logger().debug("turn_sent")
+
+    assert stream.getvalue() == ""
+
+
+def test_libraries_warnings_that_are_noise_are_dropped_and_their_errors_kept(stream: io.StringIO) -> None:
+    logging.getLogger("libp2p").propagate = False  # as its import does
+    quieten_libraries()
+
+    logging.getLogger("libp2p.kad_dht.kad_dht").warning("Failed to read DHT message")
+    logging.getLogger("libp2p.transport.tcp.tcp").error("dial failed")
+    logging.getLogger("libp2p.host").error("broken")
+
+    (line,) = lines(stream)
+    assert (line["event"], line["said"], line["library"]) == ("library_logged", "broken", "libp2p.host")
+
+
+def test_a_traceback_is_in_the_line(stream: io.StringIO) -> None:
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        structlog.get_logger().exception("executor_broke")
+
+    assert "ValueError: boom" in lines(stream)[0]["exception"]
