@@ -60,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Requires(Request):
+class Requires(Request, frozen=True):
     """What a worker must have to get the task; empty asks for nothing."""
 
     profile: NameText | None = None
@@ -70,14 +70,14 @@ class Requires(Request):
     versions: Annotated[dict[Label, Label], Meta(max_length=16)] = {}
 
 
-class Dedupe(Request):
+class Dedupe(Request, frozen=True):
     """The semantic key of a task's effect, and how long it is remembered."""
 
     key: Annotated[str, Meta(min_length=1, max_length=256)]
     ttl_s: Seconds
 
 
-class NewTask(Request):
+class NewTask(Request, frozen=True):
     """One task of a submission. Its URLs are of one host."""
 
     kind: KindText
@@ -95,7 +95,7 @@ class NewTask(Request):
     dedupe: Dedupe | None = None
 
 
-class Submission(Request):
+class Submission(Request, frozen=True):
     """Up to 1,000 tasks of one job. ``job`` joins an existing job of the same owner; without it a new one begins."""
 
     tasks: Annotated[tuple[NewTask, ...], Meta(min_length=1, max_length=MAX_TASKS_PER_SUBMISSION)]
@@ -103,14 +103,14 @@ class Submission(Request):
     name: NameText | None = None
 
 
-class SubmittedTask(Answer):
+class SubmittedTask(Answer, frozen=True):
     """What became of one task of a submission: created, or a duplicate of ``id``."""
 
     id: str
     status: Literal["created", "duplicate"]
 
 
-class Submitted(Answer):
+class Submitted(Answer, frozen=True):
     """The answer to a submission, in the order of its tasks."""
 
     job: str
@@ -118,7 +118,7 @@ class Submitted(Answer):
     warnings: tuple[str, ...] = ()
 
 
-class TaskBody(Answer):
+class TaskBody(Answer, frozen=True):
     """What a worker must know to run a task; comes with the grant."""
 
     id: str
@@ -131,7 +131,7 @@ class TaskBody(Answer):
     attempt: int = 1
 
 
-class TaskView(Answer):
+class TaskView(Answer, frozen=True):
     """A task as its owner and the operator see it. Times are Unix seconds of the ledger."""
 
     id: str
@@ -168,7 +168,7 @@ class TaskView(Answer):
     refunded: float | None = None
 
 
-class JobView(Answer):
+class JobView(Answer, frozen=True):
     """How far a job is: tasks by status, and whether all have ended."""
 
     id: str
@@ -180,7 +180,7 @@ class JobView(Answer):
     name: str | None = None
 
 
-class EventView(Answer):
+class EventView(Answer, frozen=True):
     """One row of the history. ``id`` is the position in this root's stream."""
 
     id: int
@@ -198,7 +198,7 @@ class EventView(Answer):
     job: str | None = None
 
 
-class Page(Answer):
+class Page(Answer, frozen=True):
     """A keyset page; ``next`` is the cursor of the following one, None at the end."""
 
     items: tuple[Any, ...]
@@ -208,7 +208,7 @@ class Page(Answer):
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Hello(Request):
+class Hello(Request, frozen=True):
     """What a worker is; said in the first turn of each boot (and at enrolment)."""
 
     version: Label
@@ -220,7 +220,7 @@ class Hello(Request):
     addrs: Annotated[tuple[MultiaddrText, ...], Meta(max_length=16)] = ()
 
 
-class Done(Request):
+class Done(Request, frozen=True):
     """A result that this worker reports. ``manifest`` carries it inline (base64) where it is at most 4 KiB."""
 
     task: TaskIdText
@@ -230,7 +230,7 @@ class Done(Request):
     ran_s: Seconds = 0.0
 
 
-class Failed(Request):
+class Failed(Request, frozen=True):
     """A failure that this worker reports. ``retryable`` is asked only for an executor's own reasons."""
 
     task: TaskIdText
@@ -242,14 +242,14 @@ class Failed(Request):
     ran_s: Seconds = 0.0
 
 
-class Released(Request):
+class Released(Request, frozen=True):
     """A lease given back; the attempt isn't counted."""
 
     task: TaskIdText
     fence: Fence
 
 
-class Held(Request):
+class Held(Request, frozen=True):
     """A lease that this worker holds; ``renew`` asks for more time."""
 
     task: TaskIdText
@@ -257,7 +257,7 @@ class Held(Request):
     renew: bool = False
 
 
-class Stats(Request):
+class Stats(Request, frozen=True):
     """What a node counted since its boot."""
 
     uptime_s: Seconds = 0.0
@@ -271,7 +271,7 @@ class Stats(Request):
     blocks_bytes: Count = 0
 
 
-class Turn(Request):
+class Turn(Request, frozen=True):
     """The one thing a worker says (DESIGN §4)."""
 
     boot: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -290,7 +290,7 @@ class Turn(Request):
     vouchers_seen: Annotated[dict[str, str], Meta(max_length=64)] = {}
 
 
-class ErrorBody(Answer):
+class ErrorBody(Answer, frozen=True):
     """The door's "no": a stable code, a sentence, when to ask again, facts for programs."""
 
     code: str
@@ -299,7 +299,7 @@ class ErrorBody(Answer):
     details: dict[str, Any] | None = None
 
 
-class Outcome(Answer):
+class Outcome(Answer, frozen=True):
     """What became of one entry of ``done``, ``failed`` or ``released``: the task's status, or the refusal."""
 
     task: str
@@ -308,7 +308,7 @@ class Outcome(Answer):
     error: ErrorBody | None = None
 
 
-class Grant(Answer):
+class Grant(Answer, frozen=True):
     """A task, and the lease on it. ``lease_s`` runs from when the worker *sent* the turn that this answers."""
 
     task: TaskBody
@@ -319,7 +319,7 @@ class Grant(Answer):
     robots: str | None = None
 
 
-class Renewed(Answer):
+class Renewed(Answer, frozen=True):
     """A lease that runs for ``lease_s`` from when the worker sent the asking turn."""
 
     task: str
@@ -327,7 +327,7 @@ class Renewed(Answer):
     lease_s: float
 
 
-class TurnAnswer(Answer, tag="turn", tag_field="frame"):
+class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
     """The door's answer to a turn."""
 
     n: int
@@ -346,24 +346,24 @@ class TurnAnswer(Answer, tag="turn", tag_field="frame"):
     vouchers: tuple[Any, ...] = ()
 
 
-class TurnRefused(Answer, tag="refused", tag_field="frame"):
+class TurnRefused(Answer, frozen=True, tag="refused", tag_field="frame"):
     """The door's "no" to a whole turn, over a session (over HTTP it is the error envelope)."""
 
     n: int
     error: ErrorBody
 
 
-class Nudge(Answer, tag="nudge", tag_field="frame"):
+class Nudge(Answer, frozen=True, tag="nudge", tag_field="frame"):
     """There is work: take a turn."""
 
 
-class CancelPush(Answer, tag="cancel", tag_field="frame"):
+class CancelPush(Answer, frozen=True, tag="cancel", tag_field="frame"):
     """These tasks were called off."""
 
     tasks: tuple[str, ...]
 
 
-class PausePush(Answer, tag="pause", tag_field="frame"):
+class PausePush(Answer, frozen=True, tag="pause", tag_field="frame"):
     """The swarm was paused (a reason) or resumed (None)."""
 
     reason: str | None = None
@@ -375,7 +375,7 @@ Frame = TurnAnswer | TurnRefused | Nudge | CancelPush | PausePush
 # ── gossip ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Offer(Answer):
+class Offer(Answer, frozen=True):
     """A task that can soon be taken. The task itself comes with the grant."""
 
     id: TaskIdText
@@ -387,7 +387,7 @@ class Offer(Answer):
     requires: Requires = Requires()
 
 
-class Announcement(Answer):
+class Announcement(Answer, frozen=True):
     """One gossip message of a root. (epoch, seq) rises strictly, so an old message is never news."""
 
     v: Annotated[int, Meta(ge=1, le=1_000)]
@@ -403,7 +403,7 @@ class Announcement(Answer):
 # ── settings, enrolment ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class PeerSettings(Answer):
+class PeerSettings(Answer, frozen=True):
     """Where the root's peer is, as in the seed."""
 
     id: str
@@ -413,7 +413,7 @@ class PeerSettings(Answer):
     topic: str
 
 
-class EthereumSettings(Answer):
+class EthereumSettings(Answer, frozen=True):
     """The chain and contract of a paid swarm."""
 
     network: str
@@ -421,13 +421,13 @@ class EthereumSettings(Answer):
     contract: str
 
 
-class DhtSettings(Answer):
+class DhtSettings(Answer, frozen=True):
     """How often a worker looks for providers of the rendezvous tag, seconds."""
 
     interval_s: float = 10.0
 
 
-class SwarmSettings(Answer):
+class SwarmSettings(Answer, frozen=True):
     """What the swarm is, and its limits."""
 
     name: str
@@ -441,7 +441,7 @@ class SwarmSettings(Answer):
     dht: DhtSettings = DhtSettings()
 
 
-class Settings(Answer):
+class Settings(Answer, frozen=True):
     """``data`` of ``GET /settings``: all that a worker needs beside the one URL."""
 
     peer: PeerSettings | None
@@ -450,21 +450,21 @@ class Settings(Answer):
     challenge: str
 
 
-class Signature(Answer):
+class Signature(Answer, frozen=True):
     """The swarm key's signature over the exact bytes of ``data``."""
 
     key: str
     value: bytes
 
 
-class SignedSettings(Answer):
+class SignedSettings(Answer, frozen=True):
     """The envelope of ``GET /settings``. ``data`` stays raw: the signature is over its bytes."""
 
     data: msgspec.Raw
     signature: Signature
 
 
-class Enrolment(Request):
+class Enrolment(Request, frozen=True):
     """A newcomer's request for a worker key; signed by both of its keys over the same EIP-712 digest."""
 
     challenge: Annotated[str, Meta(max_length=256)]
@@ -478,7 +478,7 @@ class Enrolment(Request):
     hello: Hello | None = None
 
 
-class Enrolled(Answer):
+class Enrolled(Answer, frozen=True):
     """The worker's API key (shown once) and what it is bound to."""
 
     api_key: str
@@ -487,7 +487,7 @@ class Enrolled(Answer):
     instance: str
 
 
-class RobotsAnswer(Answer):
+class RobotsAnswer(Answer, frozen=True):
     """The rules of one origin's robots.txt for our agent; ``rules`` is a robots.txt of that group alone."""
 
     origin: str

@@ -35,14 +35,14 @@ KEPT_HEADERS: Final = frozenset(
 )
 
 
-class ContentRef(Answer):
+class ContentRef(Answer, frozen=True):
     """A stored content: the CID of its root block, and its length before chunking, bytes."""
 
     cid: CidText
     size_bytes: Count
 
 
-class UrlOutcome(Answer):
+class UrlOutcome(Answer, frozen=True):
     """What became of one URL: ``reason`` is None where it gave data."""
 
     url: Url
@@ -57,7 +57,7 @@ class UrlOutcome(Answer):
     took_s: Seconds = 0.0
 
 
-class Manifest(Answer, kw_only=True):
+class Manifest(Answer, frozen=True, kw_only=True):
     """The result of one task."""
 
     v: Annotated[int, Meta(ge=1, le=1_000)] = 1
