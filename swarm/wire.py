@@ -180,6 +180,18 @@ class JobView(Answer, frozen=True):
     name: str | None = None
 
 
+class ResultView(Answer, frozen=True):
+    """One ended task of a job: the CID of its result, or why it has none."""
+
+    task: str
+    urls: tuple[str, ...]
+    status: str
+    result: str | None = None
+    meta: dict[str, Any] = {}
+    reason: str | None = None
+    detail: str | None = None
+
+
 class EventView(Answer, frozen=True):
     """One row of the history. ``id`` is the position in this root's stream."""
 
