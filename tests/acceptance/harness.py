@@ -8,6 +8,7 @@ lines, the door and the logs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -280,6 +281,20 @@ class Door:
             raise NotInTime(f"{late}; {len(left)} left, such as {left[:3]}") from None
 
 
+_urls = itertools.count(1)
+
+
+def noop(*, host: str = "noop.invalid", more: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """A task that asks no site; no two have the same URL, so none is another's duplicate.
+
+    Args:
+        host: of its URL.
+        more: further fields of ``NewTask``.
+        spec: what the kind takes: ``sleep_s``, ``size``, ``fail``.
+    """
+    return {"kind": "noop", "urls": [f"http://{host}/{next(_urls)}"], "spec": spec, **(more or {})}
+
+
 class Scene:
     """All that one test started, and its directory.
 
@@ -432,5 +447,8 @@ class Worker:
 
     @property
     def address(self) -> str | None:
-        """Its Ethereum address, from its own log."""
-        return next((str(entry["worker"]) for entry in self.process.events("worker_started")), None)
+        """Its Ethereum address, from its data directory; None until it has made its keys."""
+        try:
+            return str(json.loads((self.data / "eth.key").read_text())["address"])
+        except (FileNotFoundError, ValueError):
+            return None

@@ -1,0 +1,58 @@
+"""Each way of finding each other, and of passing news on, works with the others taken away."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from tests.acceptance.harness import Scene, Worker, until
+from tests.acceptance.netns import two_machines
+
+#: Two rounds of the DHT look-up.
+TWO_ROUNDS_S = 2 * 10.0 + 5.0
+MDNS_S = 2.0
+
+
+def test_workers_that_know_only_the_url_meet_by_dht_and_stay_together_without_the_roots_peer(scene: Scene) -> None:
+    root = scene.root("--host-rate", "0")
+    alice, bob = (scene.worker(root, "--mdns", "off", name=name) for name in ("alice", "bob"))
+
+    met = until(lambda: _met(alice, bob), TWO_ROUNDS_S, "alice and bob to meet")
+    assert met["found_by"] == "dht"
+    until(lambda: _peers(alice) == 2 and _peers(bob) == 2, 15, "both to count the root and the other")
+
+    root.kill()
+    root.start("--p2p", "off")
+    until(lambda: _peers(alice) == 1 and _peers(bob) == 1, 30, "both to have each other alone, the root's peer gone")
+
+
+def test_workers_meet_by_mdns_within_two_seconds(scene: Scene) -> None:
+    with two_machines() as (here, address, there, other_address):
+        root = scene.root("--host-rate", "0", "--dht", "off", netns=here, host=address)
+        alice, bob = (
+            scene.worker(root, "--dht", "off", "--peer-listen", f"/ip4/{at}/tcp/0", name=name, netns=machine)
+            for name, machine, at in (("alice", here, address), ("bob", there, other_address))
+        )
+        met = until(lambda: _met(alice, bob), 15, "alice and bob to meet")
+        assert met["found_by"] == "mdns"
+        registered = max(_at(worker.process.events("mdns_registered")[0]) for worker in (alice, bob))
+        assert _at(met) - registered <= MDNS_S
+
+
+def _met(one: Worker, other: Worker) -> dict[str, Any] | None:
+    """The log line by which either worker says that it met the other, None where neither did."""
+    for here, there in ((one, other), (other, one)):
+        seen = there.seen()
+        for event in here.process.events("peer_met"):
+            if seen and event["peer"] == seen["peer_id"] and event["found_by"] is not None:
+                return event
+    return None
+
+
+def _peers(worker: Worker) -> int | None:
+    seen = worker.seen()
+    return seen["stats"]["peers"] if seen else None
+
+
+def _at(event: dict[str, Any]) -> float:
+    return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()

@@ -1,0 +1,150 @@
+"""Processes die at the worst moment, without a word. Every task ends once, and as it should."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from swarm.model import Reason, Status
+from tests.acceptance.exactly_once import assert_ended_once
+from tests.acceptance.harness import Scene, Worker, noop, until
+from tests.acceptance.proxy import Proxy, Verdict
+
+ROOT_KILLS = 10
+SUBMISSIONS, TASKS_PER_SUBMISSION = 30, 20
+WORKERS_KILLED_TO_GIVE_UP = 3
+
+POISON = """
+import os, signal
+
+class Poison:
+    version = "1"
+
+    async def run(self, task, tools):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_killed_mid_task_lose_nothing_and_repeat_no_ending(scene: Scene) -> None:
+    root = scene.root("--host-rate", "0")
+    workers = [scene.worker(root, "--slots", "4", name=name) for name in ("alice", "bob")]
+    job = root.door.submit([noop(sleep_s=0.3) for _ in range(40)])["job"]
+
+    for victim in (*workers, *workers):
+        until(lambda victim=victim: _holds(victim, job), 15, f"{victim.name} to hold a task")
+        victim.kill()
+        victim.start()
+
+    assert root.door.wait_done(job, 45)["counts"] == {"completed": 40}
+    for task in root.door.tasks_of(job):
+        assert_ended_once(root.door.history(task["id"]))
+
+
+def test_worker_killed_mid_upload_sends_its_result_when_it_is_back(scene: Scene) -> None:
+    root = scene.root("--host-rate", "0")
+    uploading = threading.Event()
+
+    def hold_first_upload(piece: bytes) -> Verdict:
+        if b"POST /api/v0/" not in piece or uploading.is_set():
+            return Verdict.FORWARD
+        uploading.set()
+        return Verdict.HOLD
+
+    with Proxy((root.host, root.port), on_upstream=hold_first_upload) as proxy:
+        alice = scene.worker(root, name="alice", link=proxy.link(root.join_link))
+        task = root.door.submit([noop(size=300_000)])["tasks"][0]["id"]
+        assert uploading.wait(15), "no upload came by the proxy"
+        alice.kill()
+        assert root.door.task(task)["status"] == "active"
+        alice.start()
+        until(lambda: root.door.task(task)["status"] == "completed", 20, "the result to be recorded")
+
+    history = root.door.history(task)
+    assert_ended_once(history)
+    assert root.door.task(task)["attempts"] == 1
+
+
+def test_root_killed_at_ten_random_moments_ends_every_task_exactly_once(scene: Scene) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    root = scene.root("--host-rate", "0")
+    for name in ("alice", "bob"):
+        scene.worker(root, name=name)
+    job = root.door.submit([noop()])["job"]
+    submissions = [[noop(sleep_s=0.05) for _ in range(TASKS_PER_SUBMISSION)] for _ in range(SUBMISSIONS)]
+
+    def submit_all() -> None:
+        for number, tasks in enumerate(submissions):
+            until(lambda tasks=tasks, number=number: _submitted(tasks, number), 60, "a submission to be taken")
+            time.sleep(0.3)  # spread over the kills
+
+    def _submitted(tasks: list[dict[str, object]], number: int) -> bool:
+        try:
+            return bool(root.door.submit(tasks, job=job, key=f"submission-{number}-of-{job}"))
+        except httpx.TransportError:
+            return False
+
+    submitter = threading.Thread(target=submit_all)
+    submitter.start()
+    for _ in range(ROOT_KILLS):
+        time.sleep(rng.uniform(0.05, 1.2))  # the random moment
+        root.kill()
+        root.start()
+    submitter.join(60)
+
+    total = 1 + SUBMISSIONS * TASKS_PER_SUBMISSION
+    assert root.door.wait_done(job, 60)["counts"] == {"completed": total}
+    seen = [task["id"] for task in root.door.tasks_of(job)]
+    assert len(set(seen)) == len(seen) == total
+    for task in seen:
+        assert_ended_once(root.door.history(task))
+
+
+def test_task_that_kills_its_workers_fails_naming_three_and_its_neighbours_complete(
+    scene: Scene, tmp_path: Path
+) -> None:
+    plugins = _install_poison(tmp_path / "plugins")
+    root = scene.root("--host-rate", "0", "--first-lease", "2")
+    victims = [scene.worker(root, name=name, env={"PYTHONPATH": str(plugins)}) for name in ("alice", "bob", "carol")]
+    neighbours = [noop(sleep_s=0.5) for _ in range(40)]
+    poison = {"kind": "poison", "urls": ["http://poison.invalid/"]}
+    submitted = root.door.submit([*neighbours[:20], poison, *neighbours[20:]])
+    poisoned = submitted["tasks"][20]["id"]
+
+    task = until(lambda: _ended(root.door.task(poisoned)), 60, "the task to be given up")
+    assert (task["status"], task["reason"]) == ("failed", Reason.WORKER_LOST)
+    assert len(victims) == WORKERS_KILLED_TO_GIVE_UP
+    for victim in victims:
+        assert not victim.process.alive
+        assert victim.address is not None
+        assert victim.address in task["detail"]
+    assert_ended_once(root.door.history(poisoned), how=Status.FAILED)
+
+    scene.worker(root, name="dave", env={"PYTHONPATH": str(plugins)})
+    assert root.door.wait_done(submitted["job"], 45)["counts"] == {"completed": 40, "failed": 1}
+
+
+def _holds(worker: Worker, job: str) -> bool:
+    """Whether a worker holds a task of a job right now."""
+    door, address = worker.root.door, worker.address
+    active = door.call("GET", "/v1/tasks", job=job, status="active", limit=100).ok()["items"]
+    return any(task["assignee"] == address for task in active)
+
+
+def _ended(task: dict[str, object]) -> dict[str, object] | None:
+    return task if task["status"] in {"completed", "failed", "cancelled"} else None
+
+
+def _install_poison(directory: Path) -> Path:
+    """An executor as a plugin brings it: a module and its entry point."""
+    described = directory / "poison-1.dist-info"
+    described.mkdir(parents=True)
+    (directory / "poison.py").write_text(POISON)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: poison\nVersion: 1\n")
+    (described / "entry_points.txt").write_text("[swarm.executors]\npoison = poison:Poison\n")
+    return directory
