@@ -68,9 +68,9 @@ T = TypeVar("T")
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """Either ``data`` or ``error``; ``data`` stays raw until its shape is known."""
+    """Either ``data`` or ``error``; ``data`` stays raw (empty where it is absent) until its shape is known."""
 
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
     error: ErrorBody | None = None
 
 
@@ -381,10 +381,10 @@ class Client:
         headers: dict[str, str] | None = None,
     ) -> T:
         response = self._send(method, path, params=params, body=body, headers=headers)
-        data = decode(response.content, _Envelope).data
-        if data is None:
+        data = bytes(decode(response.content, _Envelope).data)
+        if not data:
             raise MalformedInput(f"{self.url}{path} answered without data; is it a swarm's door?")
-        return decode(bytes(data), shape)
+        return decode(data, shape)
 
     def _send(
         self,
