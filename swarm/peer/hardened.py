@@ -1,0 +1,398 @@
+"""py-libp2p 0.8.1 made fit for strangers: every override of it, each with its reason.
+
+With its defaults any peer can kill a node with one stream, and ordinary load can too (facts/libp2p.md). The overrides
+are here and nowhere else, behind a check of the version, since they touch private names. Each has a test in
+``tests/peer`` that fails without it. This module knows nothing of tasks, topics or roots.
+
+It is long (the table of overrides is one thing): the patches of module globals come first, then the classes, then how
+a host is built and how it is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import libp2p.kad_dht.common
+import libp2p.kad_dht.kad_dht
+import libp2p.kad_dht.peer_routing
+import libp2p.kad_dht.provider_store
+import libp2p.kad_dht.value_store
+import libp2p.pubsub.gossipsub
+import libp2p.pubsub.pubsub
+import structlog
+import trio
+from libp2p.abc import IMuxedConn, INetConn, INetStream
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.pubsub.rpc_queue import RpcQueue
+from libp2p.rcmgr.connection_limits import ConnectionLimits
+from libp2p.rcmgr.manager import new_resource_manager
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL_ID
+from libp2p.security.noise.transport import Transport as Noise
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL_ID
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.transport.tcp.tcp import TCP
+from libp2p.transport.upgrader import TransportUpgrader
+
+from swarm.peer.addresses import Multiaddr
+from swarm.peer.psk import patch_psk
+
+__all__ = [
+    "KAD_PROTOCOL",
+    "MESH_PROTOCOL",
+    "Admission",
+    "HardenedDht",
+    "HardenedGossipSub",
+    "HardenedPubsub",
+    "HardenedSwarm",
+    "build_dht",
+    "build_host",
+    "build_pubsub",
+    "hang_up",
+]
+
+log = structlog.get_logger(__name__)
+
+#: Kubo's LAN DHT, so that the operator's Kubo takes part. ``KadDHT(protocol_prefix=…)`` is ignored by 0.8.1.
+KAD_PROTOCOL: Final = "/ipfs/lan/kad/1.0.0"
+#: From 1.2 on each message costs one IDONTWANT to each mesh peer.
+MESH_PROTOCOL: Final = "/meshsub/1.1.0"
+#: Outbound RPCs that wait for one peer; the default of 32 lost 70 % of a burst. A mesh drop in a star is permanent.
+RPC_QUEUE_SIZE: Final = 1024
+#: Messages that wait for our own reader; the default is 32, what is lost is already marked seen.
+SUBSCRIPTION_QUEUE_SIZE: Final = 4096
+#: Providers kept of one key; the default 20 are first come, so dead workers fill it for 48 hours.
+MAX_PROVIDERS_PER_KEY: Final = 1000
+#: Keys that strangers may store with us, and addresses of one provider. The default has no bound.
+MAX_PROVIDER_KEYS: Final = 2048
+MAX_PROVIDER_ADDRESSES: Final = 16
+#: A provider says so again every five minutes, so one that missed six is gone (default: 48 hours).
+PROVIDER_TTL_S: Final = 1800
+#: One dial of one address: TCP, Noise and yamux.
+DIAL_ADDRESS_S: Final = 5.0
+#: Connections above which the least used are closed. A hub of 200 workers stays below it.
+HIGH_WATERMARK: Final = 512
+MAX_CONNECTIONS: Final = 2048
+#: How long we hang up before we leave; 0.2 s is usual.
+HANG_UP_S: Final = 2.0
+HEARTBEAT_S: Final = 1
+
+
+def _patch_modules() -> None:
+    """Set what 0.8.1 offers no argument for. Each is read when it is used, so this works after the import."""
+    kad: tuple[Any, ...] = (
+        libp2p.kad_dht.common,
+        libp2p.kad_dht.kad_dht,
+        libp2p.kad_dht.peer_routing,
+        libp2p.kad_dht.provider_store,
+        libp2p.kad_dht.value_store,
+    )
+    for module in kad:
+        module.PROTOCOL_ID = TProtocol(KAD_PROTOCOL)
+    providers: Any = libp2p.kad_dht.provider_store
+    providers.BUCKET_SIZE = MAX_PROVIDERS_PER_KEY
+    providers.PROVIDER_RECORD_EXPIRATION_INTERVAL = PROVIDER_TTL_S
+    pubsub: Any = libp2p.pubsub.pubsub
+    pubsub.RpcQueue = functools.partial(RpcQueue, max_size=RPC_QUEUE_SIZE)
+    pubsub.SUBSCRIPTION_CHANNEL_SIZE = SUBSCRIPTION_QUEUE_SIZE
+    patch_psk()
+
+
+def _quieten() -> None:
+    """Give libp2p's loggers to the application's handlers, and only what an operator can act on.
+
+    ``import libp2p`` sets ``propagate=False`` without a handler, so its warnings reach stderr as bare text; each
+    failed dial and each served DHT request is an ERROR or WARNING of its own (facts/skeleton.md §7).
+    """
+    root = logging.getLogger("libp2p")
+    root.propagate = True
+    root.setLevel(logging.CRITICAL)
+    for name in ("libp2p.network.auto_connector", "libp2p.transport.tcp.tcp"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+_patch_modules()
+_quieten()
+
+
+class Admission(Protocol):
+    """What the application decides about peers and their addresses."""
+
+    def is_blocked(self, peer_id: str) -> bool:
+        """Whether this peer is neither dialled nor answered."""
+
+    def dialable(self, peer_id: str, addresses: Sequence[Multiaddr]) -> list[Multiaddr]:
+        """The addresses that may be dialled now, best first; none while the peer is dead to us."""
+
+    def dialled(self, peer_id: str, *, answered: bool) -> None:
+        """What became of a dial."""
+
+    def misbehaved(self, peer_id: str, what: str) -> None:
+        """A peer sent what no honest one sends."""
+
+
+class HardenedSwarm(Swarm):
+    """Connections: who may have one, and how one is dialled."""
+
+    admission: Admission
+
+    async def dial_peer(self, peer_id: ID) -> list[INetConn]:
+        """Dial a peer at each of its addresses in turn.
+
+        0.8.1 tries only the first TCP address, drops loopback where another address exists, and then refuses the peer
+        for 60 s. It also dials whatever a stranger's record names; here the application says which addresses it may.
+        Every dial of this process comes through here, those of DHT look-ups too.
+        """
+        waiting = self._ongoing_dials.get(peer_id)
+        if waiting is not None:
+            await waiting.wait()
+        if live := [conn for conn in self.get_connections(peer_id) if not conn.is_closed]:
+            return live
+        name = str(peer_id)
+        try:
+            known = self.peerstore.addrs(peer_id)
+        except Exception:  # noqa: BLE001 - PeerStoreError has no base of its own, and "unknown" is all it can mean
+            known = []
+        addresses = self.admission.dialable(name, known)
+        if not addresses:
+            raise SwarmException(f"no address of {name} may be dialled now")
+        self._ongoing_dials[peer_id] = done = trio.Event()
+        try:
+            for address in addresses:
+                with trio.move_on_after(DIAL_ADDRESS_S):
+                    try:
+                        connection = await self._dial_addr_single_attempt(address, peer_id)
+                    except SwarmException as fault:
+                        log.debug("dial_failed", peer=name, address=str(address), reason=str(fault))
+                    else:
+                        self.admission.dialled(name, answered=True)
+                        return [connection]
+            self.admission.dialled(name, answered=False)
+            raise SwarmException(f"none of {len(addresses)} addresses of {name} answered")
+        finally:
+            done.set()
+            if self._ongoing_dials.get(peer_id) is done:
+                del self._ongoing_dials[peer_id]
+
+    async def add_conn(self, muxed_conn: IMuxedConn, direction: str = "unknown") -> SwarmConn:
+        """Refuse a blocked peer before it gets a connection of any kind; 0.8.1 gates by IP address alone."""
+        if self.admission.is_blocked(str(muxed_conn.peer_id)):
+            await muxed_conn.close()
+            raise SwarmException(f"{muxed_conn.peer_id} is blocked")
+        return await super().add_conn(muxed_conn, direction)
+
+
+class HardenedPubsub(Pubsub):
+    """The message layer: bytes of a stranger never end it."""
+
+    admission: Admission
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Two tasks (replay and sender) write one stream, and frames above 64 KiB interleave: a DecodeError at the
+        # other end, which dies of it. One lock a stream, dropped with it.
+        self._write_locks: weakref.WeakKeyDictionary[INetStream, trio.Lock] = weakref.WeakKeyDictionary()
+        # 0.8.1 starts at whole seconds: a restart of a node that sent more than one message a second repeats its
+        # sequence numbers, and its peers' seen-caches eat them for two minutes.
+        self.counter = time.time_ns()
+
+    async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
+        """Take a message in. A malformed signer key or a validator's exception would cancel the whole service."""
+        try:
+            await super().push_msg(msg_forwarder, msg)
+        except Exception as fault:  # noqa: BLE001 - supervision boundary: one message, of a stranger, is dropped
+            self.admission.misbehaved(str(msg_forwarder), f"message: {type(fault).__name__}")
+
+    async def write_msg(self, stream: INetStream, rpc_msg: rpc_pb2.RPC) -> bool:
+        """Write one frame at a time (see the locks above)."""
+        async with self._write_locks.setdefault(stream, trio.Lock()):
+            return await super().write_msg(stream, rpc_msg)
+
+
+class HardenedGossipSub(GossipSub):
+    """The router."""
+
+    def _periodic_security_cleanup(self) -> None:
+        super()._periodic_security_cleanup()
+        # Feeds only the adaptive mode, which is off; with it off nothing ever empties this list.
+        self.recent_message_deliveries.clear()
+
+
+class HardenedDht(KadDHT):
+    """The DHT server: what strangers store with us is bounded."""
+
+    async def _do_handle_stream(self, stream: INetStream) -> None:
+        await super()._do_handle_stream(stream)
+        self._forget_surplus()
+
+    def _forget_surplus(self) -> None:
+        """Drop the oldest keys beyond the cap, never one that we provide ourselves."""
+        store = self.provider_store
+        surplus = len(store.providers) - MAX_PROVIDER_KEYS
+        for key in list(store.providers):
+            if surplus <= 0:
+                break
+            if key not in store.providing_keys:
+                del store.providers[key]
+                surplus -= 1
+        values = self.value_store.store
+        for value_key in list(values)[: max(0, len(values) - MAX_PROVIDER_KEYS)]:
+            del values[value_key]
+
+
+async def _never_connect() -> None:
+    """Stand in for the auto-connector, which dials whatever the peerstore holds, dead providers again and again."""
+
+
+def build_host(key_pair: KeyPair, listen: Sequence[Multiaddr], *, psk: bytes | None, admission: Admission) -> BasicHost:
+    """Make a host: TCP, Noise, yamux and nothing else.
+
+    Args:
+        key_pair: the Ed25519 identity.
+        listen: explicit interface addresses (``addresses.expand_listen``).
+        psk: the pre-shared key of a closed network, 32 bytes, or None.
+        admission: who may connect, and which addresses may be dialled.
+    """
+    # Noise alone: by default /plaintext/2.0.0 is accepted, over which anybody connects as anybody.
+    noise = Noise(key_pair, noise_privkey=create_noise_key_pair().private_key)
+    swarm = HardenedSwarm(
+        ID.from_pubkey(key_pair.public_key),
+        (peerstore := PeerStore()),
+        TransportUpgrader(
+            secure_transports_by_protocol={NOISE_PROTOCOL_ID: noise},
+            muxer_transports_by_protocol={TProtocol(YAMUX_PROTOCOL_ID): Yamux},
+        ),
+        transports=[TCP()],
+        retry_config=RetryConfig(max_retries=0),  # the dialer has its own backoff
+        connection_config=ConnectionConfig(
+            max_connections=MAX_CONNECTIONS,
+            min_connections=0,
+            low_watermark=0,
+            high_watermark=HIGH_WATERMARK,
+            # The only detection of dead peers there is: one that was stopped is otherwise "connected" for ever.
+            enable_health_monitoring=True,
+            abort_connection_on_ping_failure=True,
+            health_initial_delay=5.0,
+            health_check_interval=10.0,
+            ping_timeout=8.0,
+        ),
+        psk=psk.hex() if psk is not None else None,
+    )
+    peerstore.add_key_pair(swarm.get_peer_id(), key_pair)
+    swarm.admission = admission
+    # Inbound slots are held until the swarm ends, not the connection: the 251st connection of a node's life would be
+    # refused. The limits of the resource manager, which are given back, take their place.
+    swarm._inbound_limiter = trio.CapacityLimiter(math.inf)
+    swarm.auto_connector.maybe_connect = _never_connect  # type: ignore[method-assign]
+    host = BasicHost(
+        swarm,
+        resource_manager=new_resource_manager(
+            connection_limits=ConnectionLimits(
+                max_established_inbound=1024,
+                max_established_outbound=1024,
+                max_established_per_peer=4,
+                max_established_total=2048,
+            ),
+            enable_metrics=False,
+            # These would let a flood, or another process' memory, close us to everybody.
+            enable_memory_limits=False,
+            enable_circuit_breaker=False,
+            enable_graceful_degradation=False,
+        ),
+        # Observed addresses would be announced, and each change signs the peer record anew.
+        disable_identify_address_discovery=True,
+    )
+    swarm.set_stream_handler(_guarded(swarm.common_stream_handler, admission))
+    return host
+
+
+def _guarded(handle: Callable[[INetStream], Any], admission: Admission) -> Callable[[INetStream], Any]:
+    """Bound one stream's fault to that stream.
+
+    Non-UTF-8 bytes in the protocol negotiation, a malformed pubsub RPC, an exception in any stream handler: each
+    would cancel the swarm.
+    """
+
+    async def guarded(stream: INetStream) -> None:
+        try:
+            await handle(stream)
+        except Exception as fault:  # noqa: BLE001 - supervision boundary: a stranger's stream ends, the node doesn't
+            peer_id = str(stream.muxed_conn.peer_id)
+            log.debug("stream_failed", peer=peer_id, fault=repr(fault))
+            if not isinstance(fault, (SwarmException, trio.BrokenResourceError, trio.ClosedResourceError)):
+                admission.misbehaved(peer_id, f"stream: {type(fault).__name__}")
+            with trio.CancelScope(shield=True), trio.move_on_after(1):
+                try:
+                    await stream.reset()
+                except Exception:  # noqa: BLE001 - it is gone already, in one of libp2p's many ways
+                    log.debug("stream_reset_failed", peer=peer_id)
+
+    return guarded
+
+
+def build_pubsub(host: BasicHost, *, topic: str, admission: Admission) -> tuple[HardenedPubsub, HardenedGossipSub]:
+    """Make the message layer and its router for one topic (table in facts/libp2p.md)."""
+    router = HardenedGossipSub(
+        protocols=[TProtocol(MESH_PROTOCOL)],
+        degree=6,
+        degree_low=4,
+        degree_high=12,
+        heartbeat_interval=HEARTBEAT_S,  # 120 by default: mesh repair waits for it
+        adaptive_gossip_enabled=False,  # sets the heartbeat to 30 or 60 s where the swarm is smaller than the degree
+        spam_protection_enabled=False,  # throttles our own publishes to 10 messages a second
+        eclipse_protection_enabled=False,  # addresses are never recorded: it does nothing
+        pending_messages_ttl=0.0,  # every publish is queued for every peer that isn't subscribed …
+        max_pending_messages_per_peer=1,  # … and 0 means without bound
+    )
+    pubsub = HardenedPubsub(
+        host,
+        router,
+        seen_ttl=120,
+        validation_cache_size=64,  # a list that is searched for each message
+        strict_signing=True,
+        allowed_topics={topic},  # strangers can't fill our memory with subscriptions
+    )
+    pubsub.admission = admission
+    return pubsub, router
+
+
+def build_dht(host: BasicHost) -> HardenedDht:
+    """Make the DHT server. ``max_peers_per_subnet=0``: two a public /24 would hide a swarm in one data centre."""
+    return HardenedDht(host, DHTMode.SERVER, max_peers_per_subnet=0)
+
+
+async def hang_up(host: BasicHost) -> None:
+    """Close every connection, all at once, before ``host.run`` is left.
+
+    Leaving it with open connections leaks their sockets; ``host.close`` takes 0.2 s for each, one after the other.
+    """
+    with trio.CancelScope(shield=True), trio.move_on_after(HANG_UP_S):
+        async with trio.open_nursery() as nursery:
+            for connections in list(host.get_network().connections.values()):
+                for connection in list(connections):
+                    nursery.start_soon(_close, connection)
+
+
+async def _close(connection: INetConn) -> None:
+    try:
+        await connection.close()
+    except Exception as fault:  # noqa: BLE001 - we leave: one connection that won't close mustn't keep the others
+        log.debug("hang_up_failed", fault=repr(fault))
