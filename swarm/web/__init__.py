@@ -1,0 +1,1 @@
+"""How the swarm asks the web: guarded, by robots.txt, by name, within limits."""

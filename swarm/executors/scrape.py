@@ -1,0 +1,83 @@
+"""``scrape``: fetch pages, and extract records by selectors.
+
+The page is stored beside its records, so that another parser can be run on it later without fetching. What the
+selectors are is ``swarm.content.parse``'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+import anyio.to_thread
+import orjson
+from msgspec import Meta
+
+from swarm.content.manifest import UrlOutcome
+from swarm.executors.base import Capture, Execution, TaskFailed, Tools
+from swarm.executors.each_url import check_status, each_url, outcome_of
+from swarm.executors.spec import HttpStatus, Spec, read_spec
+from swarm.model import Reason
+from swarm.wire import TaskBody
+
+Selector = Annotated[str, Meta(min_length=1, max_length=1_000)]
+FieldName = Annotated[str, Meta(min_length=1, max_length=64)]
+
+_DEFAULT_OK_STATUS = frozenset(range(200, 300))
+
+
+class ScrapeSpec(Spec, frozen=True):
+    """``spec`` of a scrape.
+
+    Args:
+        extract: the selector of each field (CSS, or XPath where it begins like one).
+        each: one record for each element that this selector finds, instead of one for the page.
+        ok_status: which statuses are data.
+        require: fields that at least one record must have.
+    """
+
+    extract: Annotated[dict[FieldName, Selector], Meta(min_length=1, max_length=100)]
+    each: Selector | None = None
+    ok_status: Annotated[frozenset[HttpStatus], Meta(min_length=1)] = _DEFAULT_OK_STATUS
+    require: Annotated[tuple[FieldName, ...], Meta(max_length=100)] = ()
+
+
+class Scrape:
+    """The executor."""
+
+    version = "1"
+
+    async def run(self, task: TaskBody, tools: Tools) -> Execution:
+        """Fetch the task's URLs, store their bodies and what the selectors find in them."""
+        spec = read_spec(task.spec, ScrapeSpec)
+        unknown = [name for name in spec.require if name not in spec.extract]
+        if unknown:
+            raise TaskFailed(Reason.BAD_SPEC, f"require names {', '.join(unknown)}, which extract doesn't")
+
+        async def keep(capture: Capture) -> UrlOutcome:
+            check_status(capture, spec.ok_status)
+            records = await _extract(capture, spec)
+            missing = [name for name in spec.require if not any(_is_found(record, name) for record in records)]
+            if missing:
+                raise TaskFailed(Reason.SELECTOR_MISSING, f"nothing found for {', '.join(missing)}")
+            return outcome_of(
+                capture,
+                body=await tools.store(capture.body),
+                records=await tools.store(b"".join(orjson.dumps(record) + b"\n" for record in records)),
+                record_count=len(records),
+            )
+
+        return await each_url(task, tools, keep)
+
+
+async def _extract(capture: Capture, spec: ScrapeSpec) -> list[dict[str, Any]]:
+    from swarm.content.parse import extract  # parsel takes 60 ms to import, and a worker may never scrape
+
+    work = partial(extract, capture.body, capture.charset, spec.extract, base_url=capture.final_url, each=spec.each)
+    # a big page takes a second to parse; a cancelled execution leaves the thread to end by itself
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _is_found(record: Mapping[str, Any], name: str) -> bool:
+    return record.get(name) not in (None, "", [])
