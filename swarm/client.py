@@ -29,8 +29,8 @@ import httpx
 import msgspec
 import orjson
 
-from swarm.content.cid import Codec, parse_cid, parse_file_node, verify_block
 from swarm.content.manifest import Manifest, decode_manifest
+from swarm.content.walk import FileWalk
 from swarm.errors import ContentMismatch, DoorRefused, DoorUnreachable, MalformedInput, PeerError
 from swarm.model import Cid, JobId, Status, TaskId
 from swarm.wire import (
@@ -307,33 +307,15 @@ class Client:
         """A content by the CID of its root block; every block is checked.
 
         Raises:
-            ContentMismatch: the door gave other bytes, or more than ``max_bytes``.
+            ContentMismatch: the door gave other bytes.
+            MalformedInput: it has more than ``max_bytes``, or isn't a file.
             DoorRefused: ``not_found``: it isn't there, or isn't yours.
         """
+        walk = FileWalk(cid, max_bytes=max_bytes)
         pieces: list[bytes] = []
-        total_bytes = 0
-        pending: list[tuple[Cid, int | None]] = [(cid, None)]
-        while pending:
-            wanted, size_bytes = pending.pop()
-            block = self._block(wanted)
-            if parse_cid(wanted).codec is Codec.RAW:
-                data, found_bytes = block, len(block)
-            else:
-                node = parse_file_node(block)
-                data, found_bytes = node.data, node.size_bytes
-                pending += [(link.cid, link.size_bytes) for link in reversed(node.links)]
-            if size_bytes is not None and found_bytes != size_bytes:
-                raise ContentMismatch(cid, f"a part of {found_bytes} bytes where {size_bytes} were announced")
-            if size_bytes is None and found_bytes > max_bytes:
-                raise ContentMismatch(cid, f"{found_bytes} bytes where at most {max_bytes} are taken")
-            total_bytes += len(data)
-            pieces.append(data)
+        while (wanted := walk.wanted) is not None:
+            pieces.append(walk.feed(self._send("GET", f"/v1/content/{wanted}").content))
         return b"".join(pieces)
-
-    def _block(self, cid: Cid) -> bytes:
-        block = self._send("GET", f"/v1/content/{cid}").content
-        verify_block(cid, block)
-        return block
 
     def _result(self, row: ResultView) -> Result:
         result = Result(

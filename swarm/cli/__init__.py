@@ -1,0 +1,1 @@
+"""The programs `swarm` and `swarm-worker`; lazily imported, so that their help is quick."""

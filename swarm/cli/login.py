@@ -1,0 +1,51 @@
+"""``swarm login``: keep a door and a key, after the door has taken them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from swarm.cli.base import Command
+from swarm.errors import ConfigurationError
+
+
+@click.command(
+    cls=Command,
+    short_help="Keep a door and your key.",
+    examples=[
+        ("asks for the key", "swarm login https://root.example"),
+        ("a root of one's own, on this machine", "swarm login http://127.0.0.1:8080 --key-file operator.key"),
+        ("from a secret store", "pass swarm | swarm login https://root.example --key-file -"),
+    ],
+)
+@click.argument("url")
+@click.option("--key-file", metavar="FILE", help="Read the key from FILE, `-` for stdin, instead of asking.")
+def login(url: str, key_file: str | None) -> None:
+    """Keep the door at URL and your key, for all other commands."""
+    from swarm.cli.profile import Profile, check_url, is_plain, write_profile
+    from swarm.client import Client
+
+    url = check_url(url)
+    key = _read_key(key_file)
+    with Client(url, key) as client:
+        next(client.tasks(), None)  # the door knows the key, or refuses it
+    path = write_profile(os.environ, Profile(url=url, key=key))
+    if is_plain(url):
+        click.echo("warning: the key travels unencrypted; use https beyond this machine", err=True)
+    click.echo(f"logged in to {url}; kept in {path}")
+
+
+def _read_key(key_file: str | None) -> str:
+    if key_file == "-":
+        key = sys.stdin.readline()
+    elif key_file is not None:
+        key = Path(key_file).read_text()
+    else:
+        key = os.environ.get("SWARM_KEY") or click.prompt("key", hide_input=True, err=True)
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigurationError("this isn't a key", hint="a key is one line of letters and digits, from the operator")
+    return key

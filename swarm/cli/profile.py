@@ -1,0 +1,102 @@
+"""The door that one logged in to, and the key: a file of one's own, or the environment.
+
+``SWARM_URL`` and ``SWARM_KEY`` win over the file, ``SWARM_PROFILE`` says where the file is. The file can be read by its
+owner alone; the key is in no ``repr``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import attrs
+import orjson
+
+from swarm.errors import ConfigurationError
+
+__all__ = ["Profile", "check_url", "is_plain", "profile_path", "read_profile", "write_profile"]
+
+URL_VARIABLE: Final = "SWARM_URL"
+KEY_VARIABLE: Final = "SWARM_KEY"
+PATH_VARIABLE: Final = "SWARM_PROFILE"
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@attrs.frozen(kw_only=True)
+class Profile:
+    """A door and a key to it."""
+
+    url: str
+    key: str = attrs.field(repr=False)
+
+
+def profile_path(environment: Mapping[str, str]) -> Path:
+    """Where the profile is kept."""
+    if named := environment.get(PATH_VARIABLE):
+        return Path(named).expanduser()
+    base = environment.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "swarm" / "profile.json"
+
+
+def read_profile(environment: Mapping[str, str]) -> Profile:
+    """The profile in force.
+
+    Raises:
+        ConfigurationError: there is none, or it can't be read.
+    """
+    url, key = environment.get(URL_VARIABLE), environment.get(KEY_VARIABLE)
+    if not (url and key):
+        path = profile_path(environment)
+        try:
+            kept = orjson.loads(path.read_bytes())
+            url, key = url or str(kept["url"]), key or str(kept["key"])
+        except FileNotFoundError:
+            missing = URL_VARIABLE if not url else KEY_VARIABLE
+            raise ConfigurationError(
+                f"not logged in: there is no {path}, and {missing} isn't set",
+                hint="swarm login URL keeps a door and a key; the operator gives both",
+            ) from None
+        except (orjson.JSONDecodeError, KeyError, TypeError, OSError) as fault:
+            raise ConfigurationError(
+                f"{path} isn't a profile: {fault}", hint="swarm login URL writes it anew"
+            ) from fault
+    return Profile(url=check_url(url), key=key)
+
+
+def write_profile(environment: Mapping[str, str], profile: Profile) -> Path:
+    """Keep a profile, readable by its owner alone; the old one stays until the new one is whole."""
+    path = profile_path(environment)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(orjson.dumps({"url": profile.url, "key": profile.key}, option=orjson.OPT_INDENT_2))
+    unfinished.replace(path)
+    return path
+
+
+def check_url(url: str) -> str:
+    """A door's address: http or https and a host, nothing behind.
+
+    Raises:
+        ConfigurationError: it isn't one.
+    """
+    parts = urlsplit(url)
+    if parts.fragment:
+        raise ConfigurationError(
+            "this is a join link: it is for workers",
+            hint=f"swarm-worker takes it; here it is {parts.scheme}://{parts.netloc}",
+        )
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigurationError(
+            f"{url} isn't the address of a door", hint=f"did you mean https://{url.rpartition('://')[2]}?"
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def is_plain(url: str) -> bool:
+    """Whether the key would travel unencrypted beyond this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname not in LOOPBACK

@@ -1,0 +1,177 @@
+"""``swarm results``: what a job found, each result checked against its CID, as JSON lines, JSON or CSV.
+
+A row is a record; where a kind makes none, a row is a URL with what was stored of it. Fields of ours begin with an
+underscore, so that they never meet the requester's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+import orjson
+
+from swarm.cli.base import EXIT_REFUSED, Command, connect, job_argument, latest_job
+from swarm.errors import SwarmError
+
+if TYPE_CHECKING:
+    from swarm.client import Client, Result
+
+FORMATS: Final = ("jsonl", "csv", "json")
+
+
+@click.command(
+    cls=Command,
+    short_help="Print what a job found, verified.",
+    examples=[
+        ("the latest job's, for a look", "swarm results | head"),
+        ("as a table for other programs", "swarm results -o titles.csv"),
+        ("with what failed, and why", "swarm results --failed | jq -c 'select(._reason)'"),
+        ("the pages themselves", "swarm results JOB --bodies pages/ -o pages.jsonl"),
+    ],
+)
+@job_argument
+@click.option("--format", "-f", "shape", type=click.Choice(FORMATS), help="[default: by the name of FILE, else jsonl]")
+@click.option("--output", "-o", metavar="FILE", help="Write FILE once all is there, instead of stdout.")
+@click.option("--failed", is_flag=True, help="Rows for tasks that gave nothing, too, with their _reason.")
+@click.option("--bodies", metavar="DIRECTORY", help="Save what was fetched, each as a file named by its CID.")
+def results(job: str | None, shape: str | None, output: str | None, failed: bool, bodies: str | None) -> int:
+    """Print what JOB (the latest one unless named) found, each result checked against its CID."""
+    from swarm.model import TERMINAL, Status
+
+    shape = shape or next((known for known in FORMATS if output and output.endswith(f".{known}")), "jsonl")
+    bad: list[str] = []
+    with connect() as client:
+        job = latest_job(client, job)
+        view = client.job(job)
+        found = _checked(client, job, bad, Path(bodies) if bodies else None)
+        rows = (row for result in found for row in rows_of(result) if failed or "_reason" not in row)
+        written = write_rows(rows, shape, output)
+    if output:
+        click.echo(f"{written} rows in {output}", err=True)
+    gave_nothing = view.counts.get(Status.FAILED, 0)
+    if gave_nothing and not failed:
+        click.echo(f"{gave_nothing} tasks failed; --failed shows why", err=True)
+    if open_tasks := view.total - sum(view.counts.get(status, 0) for status in TERMINAL):
+        click.echo(f"{open_tasks} of {view.total} tasks haven't ended; swarm watch {job}", err=True)
+    for problem in bad:
+        click.echo(f"error: {problem}", err=True)
+    return EXIT_REFUSED if bad else 0
+
+
+def _checked(client: Client, job: str, bad: list[str], bodies: Path | None) -> Iterator[Result]:
+    """Results that are what they promise; a sentence in ``bad`` for each of the others."""
+    for result in client.results(job):
+        if result.problem is not None:
+            bad.append(f"task {result.task} ({result.urls[0]}): {result.problem}; it isn't in the output")
+            continue
+        if bodies is not None and result.manifest is not None:
+            try:
+                save_bodies(client, result, bodies)
+            except SwarmError as fault:
+                bad.append(f"task {result.task} ({result.urls[0]}): its body: {fault}")
+        yield result
+
+
+def save_bodies(client: Client, result: Result, directory: Path) -> None:
+    """Save the fetched bodies of a result as files named by their CIDs; what is there already is kept."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for outcome in result.manifest.outcomes if result.manifest else ():
+        if outcome.body is None or (directory / outcome.body.cid).exists():
+            continue
+        unfinished = directory / f".{outcome.body.cid}.part"
+        unfinished.write_bytes(client.content(outcome.body.cid))
+        unfinished.replace(directory / outcome.body.cid)
+
+
+def rows_of(result: Result) -> Iterator[dict[str, Any]]:
+    """The rows of one result: its records, or else its URLs."""
+    ours: dict[str, Any] = {"_url": result.urls[0], "_task": result.task}
+    if result.meta:
+        ours["_meta"] = result.meta
+    if result.manifest is None:
+        yield {**ours, "_status": result.status, "_reason": result.reason or result.status, "_detail": result.detail}
+        return
+    ours["_cid"] = result.cid
+    if result.records:
+        for record in result.records:
+            yield {**ours, **record}
+        return
+    for outcome in result.manifest.outcomes:
+        row = {**ours, "_url": outcome.url, "status": outcome.status, "final_url": outcome.final_url}
+        row["content_type"] = outcome.headers.get("content-type")
+        if outcome.body is not None:
+            row |= {"body": outcome.body.cid, "size_bytes": outcome.body.size_bytes}
+        if outcome.reason is not None:
+            row |= {"_reason": outcome.reason, "_detail": outcome.detail}
+        yield row
+
+
+# ── formats ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_rows(rows: Iterable[dict[str, Any]], shape: str, output: str | None) -> int:
+    """Write rows to a file, which appears when it is whole, or to stdout.
+
+    Returns:
+        How many rows were written.
+    """
+    write = WRITERS[shape]
+    if output is None:
+        return write(rows, sys.stdout)
+    unfinished = Path(f"{output}.part")
+    try:
+        with unfinished.open("w", newline="") as file:
+            written = write(rows, file)
+        os.replace(unfinished, output)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            unfinished.unlink()
+    return written
+
+
+def _write_jsonl(rows: Iterable[dict[str, Any]], file: IO[str]) -> int:
+    written = 0
+    for row in rows:
+        file.write(orjson.dumps(row).decode() + "\n")
+        written += 1
+    return written
+
+
+def _write_json(rows: Iterable[dict[str, Any]], file: IO[str]) -> int:
+    written = 0
+    for row in rows:
+        file.write(("[\n" if not written else ",\n") + orjson.dumps(row).decode())
+        written += 1
+    file.write("\n]\n" if written else "[]\n")
+    return written
+
+
+def _write_csv(rows: Iterable[dict[str, Any]], file: IO[str]) -> int:
+    """All rows are read before the first is written: the head names every column that occurs."""
+    kept = [{name: _cell(value) for name, value in row.items()} for row in rows]
+    columns = dict.fromkeys(name for row in kept for name in row)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, columns)
+    writer.writeheader()
+    writer.writerows(kept)
+    file.write(table.getvalue())
+    return len(kept)
+
+
+def _cell(value: Any) -> Any:
+    return orjson.dumps(value).decode() if isinstance(value, (list, dict)) else value
+
+
+WRITERS: Final[dict[str, Callable[[Iterable[dict[str, Any]], IO[str]], int]]] = {
+    "jsonl": _write_jsonl,
+    "json": _write_json,
+    "csv": _write_csv,
+}

@@ -1,0 +1,240 @@
+"""``swarm submit``: read URLs, make one task of each, submit them as one job, and watch it on a terminal.
+
+A submission that was cut off goes on when the same command is given again: its token is kept until it is through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+
+from swarm.cli.base import Command, as_json, connect
+from swarm.errors import ConfigurationError
+
+#: A scheme, a colon and something behind it: an argument of this shape is a URL, never a file.
+SCHEME: Final = "://"
+SHOWN_PROGRESS_FROM: Final = 2_000
+
+
+@click.command(
+    cls=Command,
+    short_help="Submit one task a URL, as one job.",
+    examples=[
+        ("the pages as they are", "swarm submit urls.txt"),
+        ("one record a page", "swarm submit urls.txt --extract title=h1::text --extract price=.price::text"),
+        ("one record a row", "swarm submit https://example.com/list --each tr --extract name=td::text"),
+        ("from another program", "generate-urls | swarm submit - --extract title=title::text --name nightly"),
+        ("in a script", "job=$(swarm submit urls.txt --detach) && swarm watch $job && swarm results $job -o out.jsonl"),
+    ],
+)
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|URL|-...")
+@click.option("--extract", "-e", multiple=True, metavar="NAME=SELECTOR", help="A field of the records: CSS or XPath.")
+@click.option("--each", metavar="SELECTOR", help="One record for each element that matches.")
+@click.option("--require", multiple=True, metavar="NAME", help="Fail a page on which this field isn't found.")
+@click.option(
+    "--kind", metavar="KIND", help="fetch, scrape, noop or a plugin's. [default: scrape with --extract, else fetch]"
+)
+@click.option("--spec", metavar="JSON", help="What a plugin's kind wants to know.")
+@click.option("--name", metavar="TEXT", help="What the job is called in lists. [default: the file's name]")
+@click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="9 goes first.")
+@click.option("--tier", default="bulk", show_default=True, help="The share of the capacity: interactive or bulk.")
+@click.option("--label", multiple=True, metavar="LABEL", help="Only workers that carry this label.")
+@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Returned with each result.")
+@click.option("--detach", "-d", is_flag=True, help="Don't watch; print the job's id and leave.")
+@as_json
+def submit(
+    *,
+    sources: tuple[str, ...],
+    extract: tuple[str, ...],
+    each: str | None,
+    require: tuple[str, ...],
+    kind: str | None,
+    spec: str | None,
+    name: str | None,
+    priority: int,
+    tier: str,
+    label: tuple[str, ...],
+    meta: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Submit one task for each URL in files, on stdin (`-`), or given as such; lines with # are comments.
+
+    Prints the job's id. On a terminal it then watches until the job is done; Ctrl-C stops watching, never the job.
+    """
+    from swarm.wire import NewTask, Requires
+
+    urls = list(read_urls(sources))
+    told = task_spec(extract, each, require, spec)
+    shape: dict[str, Any] = {
+        "kind": kind or ("scrape" if extract else "fetch"),
+        "spec": told,
+        "meta": dict(split_pairs("--meta", meta)),
+        "priority": priority,
+        "tier": tier,
+        "requires": Requires(labels=label),
+    }
+    name = name or next((Path(source).name for source in sources if is_file(source)), None)
+    tasks = (NewTask(urls=(url,), **shape) for url in urls)
+    token = Token.of(name, [*urls, repr(shape)], os.environ)
+    with connect() as client:
+        progress = _Progress(len(urls))
+        receipt = client.submit(tasks, name=name and name[:64], token=token.value, on_progress=progress)
+        progress.end()
+        token.forget()
+        for warning in receipt.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        if as_json:
+            from swarm.cli.output import print_json
+
+            counts = {"created": receipt.created, "duplicates": receipt.duplicates}
+            print_json({"job": receipt.job, **counts, "warnings": receipt.warnings})
+            return 0
+        click.echo(receipt.job)
+        if receipt.duplicates:
+            click.echo(f"{receipt.duplicates} of {len(urls)} were there before", err=True)
+        if detach or not sys.stderr.isatty():
+            return 0
+        from swarm.cli.watch import watch_job
+
+        return watch_job(client, receipt.job)
+
+
+# ── what is asked for ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_file(source: str) -> bool:
+    """Whether an argument names a file, not stdin and not a URL."""
+    return source != "-" and SCHEME not in source
+
+
+def read_urls(sources: Iterable[str]) -> Iterator[str]:
+    """The URLs of all sources, in order and in their canonical form.
+
+    Raises:
+        ConfigurationError: a line isn't a URL; the message says where.
+    """
+    from swarm.content.urls import canonical
+    from swarm.errors import MalformedInput
+
+    for source in sources:
+        for place, text in _lines(source):
+            try:
+                yield canonical(text)
+            except MalformedInput as fault:
+                guess = f"did you mean https://{text}?" if SCHEME not in text else None
+                raise ConfigurationError(f"{place}: {text!r} can't be fetched: {fault}", hint=guess) from fault
+
+
+def _lines(source: str) -> Iterator[tuple[str, str]]:
+    if not is_file(source) and source != "-":
+        yield "argument", source
+        return
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text()
+    except FileNotFoundError as fault:
+        hint = f"a URL needs its scheme: https://{source}" if "." in source else "give a file, a URL or - for stdin"
+        raise ConfigurationError(f"there is no file {source}", hint=hint) from fault
+    except UnicodeDecodeError as fault:
+        raise ConfigurationError(f"{source} isn't text: {fault}") from fault
+    found = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    found = [(number, line) for number, line in found if line and not line.startswith("#")]
+    if not found:
+        raise ConfigurationError(f"{'stdin' if source == '-' else source} holds no URL")
+    for number, line in found:
+        yield f"{'stdin' if source == '-' else source}:{number}", line
+
+
+def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], spec: str | None) -> dict[str, Any]:
+    """What the task's kind is told, from the options."""
+    told: dict[str, Any] = {}
+    if spec is not None:
+        try:
+            told = orjson.loads(spec)
+        except orjson.JSONDecodeError as fault:
+            raise ConfigurationError(f"--spec isn't JSON: {fault}") from fault
+        if not isinstance(told, dict):
+            raise ConfigurationError("--spec is JSON, but no object", hint="such as --spec '{\"sleep_s\": 1}'")
+    fields = dict(split_pairs("--extract", extract))
+    if fields:
+        told["extract"] = fields
+    if (each or require) and not fields:
+        raise ConfigurationError(
+            f"{'--each' if each else '--require'} needs --extract", hint="such as --extract title=h1::text"
+        )
+    if each:
+        told["each"] = each
+    if unknown := [name for name in require if name not in fields]:
+        raise ConfigurationError(
+            f"--require {unknown[0]} isn't one of the fields", hint=f"they are {', '.join(fields)}"
+        )
+    if require:
+        told["require"] = list(require)
+    return told
+
+
+def split_pairs(option: str, given: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """``NAME=VALUE`` options, each name once."""
+    seen = set()
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise ConfigurationError(f"{option} {pair} isn't NAME=VALUE", hint=f"such as {option} title=h1::text")
+        if name in seen:
+            raise ConfigurationError(f"{option} names {name} twice")
+        seen.add(name)
+        yield name, value
+
+
+# ── a submission that is cut off ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Token:
+    """What makes the same command go on where it was cut off: kept in a file until the submission is through."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.value = path.read_text()
+            click.echo("going on with the submission that was cut off", err=True)
+        except FileNotFoundError:
+            self.value = uuid.uuid4().hex
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.value)
+
+    @classmethod
+    def of(cls, name: str | None, parts: Iterable[str], environment: Mapping[str, str]) -> Token:
+        """The token of the submission that consists of these parts."""
+        digest = hashlib.sha256(f"{environment.get('SWARM_URL')}\n{name}\n".encode())
+        for part in parts:
+            digest.update(part.encode() + b"\n")
+        base = Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+        return cls(base / "swarm" / "submissions" / digest.hexdigest()[:32])
+
+    def forget(self) -> None:
+        """The submission is through: the same command is a new one from now on."""
+        self.path.unlink(missing_ok=True)
+
+
+class _Progress:
+    """Says how far a long submission is."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.shown = total >= SHOWN_PROGRESS_FROM and sys.stderr.isatty()
+
+    def __call__(self, submitted: int) -> None:
+        if self.shown:
+            click.echo(f"\rsubmitted {submitted} of {self.total}", nl=False, err=True)
+
+    def end(self) -> None:
+        if self.shown:
+            click.echo(err=True)
