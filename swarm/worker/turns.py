@@ -1,0 +1,584 @@
+"""What to say to the door, and what to do about its answer: a state machine without I/O.
+
+Values and a clock come in, turns and effects go out, so that the simulation drives the very code that runs. The clock
+is the worker's own (seconds since boot, sleep included); it only decides when to ask. A lease is a duration that runs
+from when the asking turn was first *sent*: the door began to count later, so we always stop earlier than it does.
+
+Rules (DESIGN §4, §7): one turn is under way at a time; it is repeated by number, with the same content, until it is
+answered. It leaves when there is something to say, and at least every ``BEAT_S``. A slot is taken from the grant until
+the result is ready to be reported. This module knows no sockets, no files and no executors.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import attrs
+
+from swarm.model import RefusalCode, TaskId
+from swarm.wire import (
+    MAX_SLOTS,
+    Announcement,
+    Done,
+    ErrorBody,
+    Failed,
+    Grant,
+    Held,
+    Hello,
+    Outcome,
+    Released,
+    Stats,
+    Turn,
+    TurnAnswer,
+)
+from swarm.worker.choose import OfferBook
+from swarm.worker.effects import Effect, Entry, Settled, Shelved, Start, Stop, StopReason, Verdict
+
+#: The heartbeat (DESIGN §4).
+BEAT_S: Final = 10.0
+#: A lease is renewed when a third of it has passed (DESIGN §7).
+RENEW_AFTER_SHARE: Final = 1 / 3
+#: A renewal that an answer passed over is asked for again after this share of the lease, not in a tight loop.
+RENEW_AGAIN_SHARE: Final = 1 / 12
+#: A grant that no slot has begun by then is given back; slots are counted, so this means that one is stuck.
+START_WITHIN_SHARE: Final = 1 / 3
+#: Roots say something every 10 s; after three of those gossip doesn't reach us (DESIGN §5).
+GOSSIP_SILENT_S: Final = 30.0
+#: Outcomes in one turn: half of what the door takes, so that inline manifests of 4 KiB stay below its body cap.
+MAX_REPORTS: Final = MAX_SLOTS
+#: First and last wait before an outcome is reported again that the door couldn't take just now.
+REPORT_AGAIN_S: Final = 1.0
+REPORT_AGAIN_MAX_S: Final = 60.0
+
+#: The door is willing but not able: the same outcome is reported again later.
+_TRANSIENT: Final = frozenset(
+    {
+        RefusalCode.LEDGER_UNAVAILABLE,
+        RefusalCode.IPFS_UNAVAILABLE,
+        RefusalCode.STORE_FULL,
+        RefusalCode.RATE_LIMITED,
+        RefusalCode.SHUTTING_DOWN,
+        RefusalCode.INTERNAL,
+    }
+)
+#: The lease is over, but the result is good: a new grant of the task makes it welcome.
+_STALE: Final = frozenset({RefusalCode.INVALID_ASSIGNEE, RefusalCode.LEASE_EXPIRED})
+#: The door can't parse the turn: an entry of it is at fault, and must not take its neighbours along.
+_MALFORMED: Final = frozenset({RefusalCode.BAD_REQUEST, RefusalCode.UNSTORABLE_TEXT, RefusalCode.BODY_TOO_LARGE})
+
+
+class Stage(enum.Enum):
+    """How far the work on a lease is."""
+
+    #: Granted; no slot has begun it.
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    #: Executed; its result is being stored and uploaded.
+    STORING = enum.auto()
+    #: Its outcome is said, or waits to be said, and isn't answered. It takes no slot.
+    REPORTING = enum.auto()
+
+
+@attrs.define(kw_only=True)
+class Lease:
+    """A lease that this worker holds.
+
+    Args:
+        acknowledged_at: when the turn was sent whose answer granted or last renewed it.
+        lease_s: how long it runs from then.
+    """
+
+    task: TaskId
+    fence: int
+    acknowledged_at: float
+    lease_s: float
+    granted_at: float
+    stage: Stage = Stage.WAITING
+    renew_at: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.renew_at = self.acknowledged_at + self.lease_s * RENEW_AFTER_SHARE
+
+    @property
+    def ends_at(self) -> float:
+        """When we stop unless a renewal is acknowledged before."""
+        return self.acknowledged_at + self.lease_s
+
+    @property
+    def start_by(self) -> float:
+        """When it is given back unless a slot has begun it."""
+        return self.granted_at + self.lease_s * START_WITHIN_SHARE
+
+    def renew(self, *, sent_at: float, lease_s: float) -> None:
+        """Take in an acknowledged renewal."""
+        self.acknowledged_at = sent_at
+        self.lease_s = lease_s
+        self.renew_at = sent_at + lease_s * RENEW_AFTER_SHARE
+
+
+@attrs.define(kw_only=True)
+class _Report:
+    entry: Entry
+    not_before: float
+    tries: int = 0
+    #: Said alone, since a turn with it in company was malformed.
+    alone: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class _Open:
+    """The turn that is under way."""
+
+    turn: Turn
+    sent_at: float
+    reports: tuple[_Report, ...]
+
+
+class Turns:
+    """The worker's side of the turn.
+
+    Args:
+        boot: a fresh id a start.
+        hello: what this worker is; said in the first turn and after each reconnection.
+        instance: the id of the data directory.
+        now: the clock, seconds.
+        want_limit: how many tasks it takes beside those it heard of; None: as many as it has free slots.
+    """
+
+    def __init__(self, *, boot: str, hello: Hello, instance: str, now: float, want_limit: int | None = None) -> None:
+        self.boot = boot
+        self.hello = hello
+        self.slots = hello.slots
+        self.offers = OfferBook(hello, instance=instance)
+        self.want_limit = want_limit
+        #: Never hold more than this many tasks at once, below ``slots`` while this worker is on probation.
+        self.ask_limit: int | None = None
+        self.paused: str | None = None
+        self.live_workers = 0
+        self.spread_s = 0.0
+        self.roots: tuple[str, ...] = ()
+        self.draining = False
+        self.answered_at: float | None = None
+        self._leases: dict[int, Lease] = {}
+        self._reports: dict[tuple[TaskId, int], _Report] = {}
+        self._open: _Open | None = None
+        self._n = 0
+        self._sent_at = now - BEAT_S
+        self._repeat_at = -math.inf
+        self._say_hello = True
+        self._hastened = False
+        self._heard_at = -math.inf
+        #: Our own reasons not to ask, and until when.
+        self._holds: dict[str, float] = {}
+        #: Until when the door asked us to wait; None where it didn't.
+        self._asked_until: float | None = None
+        self._stats_at = -math.inf
+
+    # ── what others tell it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, announcement: Announcement, now: float) -> None:
+        """Take in gossip; a gap or a new epoch hastens the next turn."""
+        self._heard_at = now
+        if self.offers.hear(announcement, now, held={lease.task for lease in self._leases.values()}):
+            self._hastened = True
+
+    def nudge(self) -> None:
+        """There may be work: take a turn soon."""
+        self._hastened = True
+
+    def reconnected(self) -> None:
+        """The door may not know us any more: say hello again."""
+        self._say_hello = True
+
+    def pause(self, reason: str | None) -> None:
+        """The swarm was paused, or resumed (None)."""
+        if self.paused is not None and reason is None:
+            self._hastened = True
+        self.paused = reason
+
+    def hold(self, why: str, *, until: float = math.inf) -> None:
+        """Stop asking for tasks, for a reason, until a moment or ``resume``."""
+        self._holds[why] = until
+
+    def resume(self, why: str) -> None:
+        """End a hold; asks soon if it was the last one."""
+        if self._holds.pop(why, None) is not None:
+            self._hastened = True
+
+    def cancel(self, tasks: Iterable[TaskId]) -> list[Effect]:
+        """Tasks were called off: stop them. A result that is already there is still reported."""
+        gone = set(tasks)
+        self.offers.close(gone)
+        return [
+            self._stop(lease, StopReason.CANCELLED)
+            for lease in list(self._leases.values())
+            if lease.task in gone and lease.stage is not Stage.REPORTING
+        ]
+
+    # ── what the slots tell it ────────────────────────────────────────────────────────────────────────────────────
+
+    def started(self, fence: int) -> bool:
+        """A slot begins a grant. False: the lease is gone, leave it."""
+        return self._advance(fence, Stage.WAITING, Stage.RUNNING)
+
+    def executed(self, fence: int) -> bool:
+        """A slot has a result, which is now stored. False: the lease is gone."""
+        return self._advance(fence, Stage.RUNNING, Stage.STORING)
+
+    def _advance(self, fence: int, source: Stage, target: Stage) -> bool:
+        lease = self._leases.get(fence)
+        if lease is None or lease.stage is not source:
+            return False
+        lease.stage = target
+        return True
+
+    def stored(self, fence: int) -> bool:
+        """A kept result is used for a new grant: it needs no execution. False: the lease is gone."""
+        return self._advance(fence, Stage.WAITING, Stage.STORING)
+
+    def report(self, entry: Entry, now: float) -> bool:
+        """Say an outcome in the next turn. False: its lease is gone, so it isn't said."""
+        lease = self._leases.get(entry.fence)
+        if lease is None or lease.task != entry.task:
+            return False
+        lease.stage = Stage.REPORTING
+        self._say(entry, now)
+        return True
+
+    def adopt(self, entry: Done | Failed, now: float) -> None:
+        """Say an outcome that an earlier boot kept, with its old fence."""
+        self._say(entry, now)
+
+    def _say(self, entry: Entry, now: float) -> None:
+        self._reports[entry.task, entry.fence] = _Report(entry=entry, not_before=now)
+
+    def give_back(self, fence: int, now: float, why: StopReason = StopReason.RELEASED) -> list[Effect]:
+        """Release a lease; the attempt isn't counted."""
+        lease = self._leases.get(fence)
+        if lease is None or lease.stage is Stage.REPORTING:
+            return []
+        return [self._release(lease, now, why)]
+
+    def drain(self, now: float) -> list[Effect]:
+        """Ask for no more, and give back what hasn't begun."""
+        self.draining = True
+        self._hastened = True
+        return [
+            self._release(lease, now, StopReason.RELEASED)
+            for lease in list(self._leases.values())
+            if lease.stage is Stage.WAITING
+        ]
+
+    def release_all(self, now: float) -> list[Effect]:
+        """Give back everything that has no outcome yet."""
+        return [
+            self._release(lease, now, StopReason.RELEASED)
+            for lease in list(self._leases.values())
+            if lease.stage is not Stage.REPORTING
+        ]
+
+    def _release(self, lease: Lease, now: float, why: StopReason) -> Stop:
+        self._say(Released(task=lease.task, fence=lease.fence), now)
+        return self._stop(lease, why)
+
+    def _stop(self, lease: Lease, why: StopReason) -> Stop:
+        self._leases.pop(lease.fence, None)
+        return Stop(task=lease.task, fence=lease.fence, why=why)
+
+    # ── what it knows ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """All leases that are held."""
+        return tuple(self._leases.values())
+
+    @property
+    def working(self) -> int:
+        """How many slots are taken."""
+        return sum(lease.stage is not Stage.REPORTING for lease in self._leases.values())
+
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return max(0, self.slots - self.working)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is held, nothing is to be said and no answer is awaited."""
+        return not self._leases and not self._reports and self._open is None
+
+    def gossips(self, now: float) -> bool:
+        """Whether gossip reaches this worker."""
+        return now - self._heard_at < GOSSIP_SILENT_S
+
+    def holding(self, now: float) -> str | None:
+        """Why it isn't asking, None where it is."""
+        if self.paused is not None and not self.draining:
+            return f"paused: {self.paused}"
+        if self._asked_until is not None and now < self._asked_until and not self.draining:
+            return "asked to wait"
+        return self._own_hold(now)
+
+    def _own_hold(self, now: float) -> str | None:
+        if self.draining:
+            return "draining"
+        return next((why for why, until in self._holds.items() if now < until), None)
+
+    def _takeable(self, now: float) -> int:
+        """How many more tasks this worker would take, whatever the door wants.
+
+        Outcomes that the door can't take just now count as work in hand: whatever can't be put down isn't picked up.
+        """
+        if self._own_hold(now) is not None:
+            return 0
+        limit = self.slots if self.ask_limit is None else min(self.slots, self.ask_limit)
+        unsaid = sum(report.tries > 0 for report in self._reports.values())
+        return max(0, limit - self.working - unsaid)
+
+    def _askable(self, now: float) -> int:
+        """How many tasks it may ask for now."""
+        return self._takeable(now) if self.holding(now) is None else 0
+
+    # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take_turn(self, now: float, *, stats: Callable[[], Stats] | None = None) -> Turn | None:
+        """The turn to send now, None where there is nothing to say.
+
+        While a turn is unanswered this is that very turn; the caller has one exchange under way at a time.
+        """
+        if self._open is not None:
+            return self._open.turn if now >= self._repeat_at else None
+        if not self._has_something_to_say(now):
+            return None
+        reports = self._due_reports(now)
+        said = {report.entry.fence for report in reports}
+        say_hello = self._say_hello and not any(report.alone for report in reports)
+        askable = self._askable(now)
+        offers = self.offers.take(now, limit=askable)
+        want = askable - len(offers)
+        if self.want_limit is not None:
+            want = min(want, self.want_limit)
+        self._n += 1
+        turn = Turn(
+            boot=self.boot,
+            n=self._n,
+            free=self._takeable(now),
+            want=want,
+            offers=offers,
+            held=tuple(self._hold_entries(now, said)),
+            done=tuple(report.entry for report in reports if isinstance(report.entry, Done)),
+            failed=tuple(report.entry for report in reports if isinstance(report.entry, Failed)),
+            released=tuple(report.entry for report in reports if isinstance(report.entry, Released)),
+            gossip=self.gossips(now),
+            hello=self.hello if say_hello else None,
+            stats=stats() if stats is not None and now - self._stats_at >= BEAT_S else None,
+        )
+        if turn.stats is not None:
+            self._stats_at = now
+        self._say_hello = self._say_hello and not say_hello
+        self._hastened = False
+        self._holds = {why: until for why, until in self._holds.items() if now < until}
+        if self._asked_until is not None and self._asked_until <= now:
+            self._asked_until = None
+        self._sent_at = now
+        self._repeat_at = -math.inf
+        self._open = _Open(turn=turn, sent_at=now, reports=reports)
+        return turn
+
+    def _hold_entries(self, now: float, said: set[int]) -> Iterator[Held]:
+        for lease in self._leases.values():
+            if lease.fence in said:
+                continue
+            renew = now >= lease.renew_at
+            if renew:
+                lease.renew_at = now + lease.lease_s * RENEW_AGAIN_SHARE
+            yield Held(task=lease.task, fence=lease.fence, renew=renew)
+
+    def _due_reports(self, now: float) -> tuple[_Report, ...]:
+        due = [report for report in self._reports.values() if report.not_before <= now]
+        alone = next((report for report in due if report.alone), None)
+        return (alone,) if alone is not None else tuple(due[:MAX_REPORTS])
+
+    def _has_something_to_say(self, now: float) -> bool:
+        return self._wait_s(now) <= 0.0
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until there may be something to say, where nothing is told to it before."""
+        if self._open is not None:
+            return max(0.0, self._repeat_at - now)
+        return max(0.0, self._wait_s(now))
+
+    def _wait_s(self, now: float) -> float:
+        moments = [self._sent_at + BEAT_S]
+        moments += [lease.renew_at for lease in self._leases.values()]
+        moments += [report.not_before for report in self._reports.values()]
+        if self._askable(now):
+            due_in_s = self.offers.due_in_s(now)
+            if due_in_s is not None:
+                moments.append(now + due_in_s)
+            if self._hastened or self._asked_until is not None or any(until <= now for until in self._holds.values()):
+                moments.append(now)
+        elif self.draining:
+            moments += [now] if self._hastened else []
+        elif self.paused is None and self.free:
+            ahead = [until for until in (*self._holds.values(), self._asked_until or now) if until > now]
+            moments += [max(ahead)] if ahead else []
+        return min(moments) - now
+
+    def unanswered(self, now: float, *, wait_s: float = 0.0) -> None:
+        """The exchange broke off: the same turn is said again, after a wait."""
+        self._repeat_at = now + wait_s
+
+    def refused(self, error: ErrorBody, now: float) -> list[Effect]:
+        """The door refused the whole turn.
+
+        One that it can't parse is taken apart: its outcomes are said one by one, and one that is refused alone is
+        dropped, so that a single bad entry never blocks the others. Any other refusal is waited out.
+        """
+        opened = self._open
+        if opened is None:
+            return []
+        if error.code not in _MALFORMED:
+            self.unanswered(now, wait_s=error.retry_after_s if error.retry_after_s is not None else REPORT_AGAIN_S)
+            return []
+        self._open = None
+        self._say_hello = self._say_hello or opened.turn.hello is not None
+        if not opened.reports:
+            self.hold("malformed", until=now + REPORT_AGAIN_MAX_S)
+        effects: list[Effect] = []
+        for report in opened.reports:
+            if report.alone:
+                effects.append(self._settle(report, Verdict.REFUSED, error=error))
+            report.alone = True
+        return effects
+
+    def answered(self, answer: TurnAnswer, now: float) -> list[Effect]:
+        """Take in the door's answer.
+
+        Args:
+            answer: one for another number than that of the turn under way is ignored.
+            now: the clock, seconds.
+
+        Returns:
+            What to do, in this order.
+        """
+        opened = self._open
+        if opened is None or answer.n != opened.turn.n:
+            return []
+        self._open = None
+        self.answered_at = now
+        self.live_workers, self.spread_s, self.roots = answer.live_workers, answer.spread_s, answer.roots
+        self.pause(answer.paused)
+        effects: list[Effect] = []
+        effects += self._take_outcomes(opened, answer.outcomes, now)
+        for renewed in answer.renewed:
+            lease = self._leases.get(renewed.fence)
+            if lease is not None:
+                lease.renew(sent_at=opened.sent_at, lease_s=renewed.lease_s)
+        for fence in answer.lost:
+            effects += self._lose(fence)
+        effects += self.cancel(answer.cancelled)
+        for grant in answer.grants:
+            effects += self._take_grant(grant, opened, now)
+        if len(answer.grants) < len(opened.turn.offers) + opened.turn.want:
+            self.offers.forget_heard_until(opened.sent_at)
+        if answer.retry_after_s is not None:
+            self._asked_until = now + answer.retry_after_s
+        return effects
+
+    def _take_outcomes(self, opened: _Open, outcomes: Iterable[Outcome], now: float) -> Iterator[Effect]:
+        answers = {(outcome.task, outcome.fence): outcome for outcome in outcomes}
+        for report in opened.reports:
+            outcome = answers.get((report.entry.task, report.entry.fence))
+            error = outcome.error if outcome is not None else None
+            if outcome is not None and error is None:
+                yield self._settle(report, Verdict.TAKEN, status=outcome.status)
+            elif error is None or error.code in _TRANSIENT:
+                report.tries += 1
+                wait_s = min(REPORT_AGAIN_S * 2 ** min(report.tries - 1, 10), REPORT_AGAIN_MAX_S)
+                report.not_before = now + max(wait_s, (error.retry_after_s if error else None) or 0.0)
+            elif error.code == RefusalCode.RESULT_UNREADABLE and isinstance(report.entry, Done):
+                lease = self._leases.get(report.entry.fence)
+                if lease is not None:
+                    lease.stage = Stage.STORING
+                del self._reports[report.entry.task, report.entry.fence]
+                yield Settled(entry=report.entry, verdict=Verdict.UNREADABLE, error=error)
+            else:
+                stale = error.code in _STALE and isinstance(report.entry, Done)
+                yield self._settle(report, Verdict.STALE if stale else Verdict.REFUSED, error=error)
+
+    def _settle(
+        self, report: _Report, verdict: Verdict, *, status: str | None = None, error: ErrorBody | None = None
+    ) -> Settled:
+        self._reports.pop((report.entry.task, report.entry.fence), None)
+        self._leases.pop(report.entry.fence, None)
+        return Settled(entry=report.entry, verdict=verdict, status=status, error=error)
+
+    def _lose(self, fence: int) -> Iterator[Effect]:
+        lease = self._leases.get(fence)
+        if lease is None:
+            return
+        report = self._reports.pop((lease.task, fence), None)
+        yield self._stop(lease, StopReason.LOST)
+        if report is not None and isinstance(report.entry, Done):
+            yield Shelved(entry=report.entry)
+
+    def _take_grant(self, grant: Grant, opened: _Open, now: float) -> Iterator[Effect]:
+        known = self._leases.get(grant.fence)
+        task = grant.task.id
+        if known is not None or (task, grant.fence) in self._reports:
+            return  # sent again, since an answer was late: it is in hand
+        for older in [lease for lease in self._leases.values() if lease.task == task]:
+            report = self._reports.pop((task, older.fence), None)
+            yield self._stop(older, StopReason.SUPERSEDED)
+            if report is not None and isinstance(report.entry, Done):
+                yield Shelved(entry=report.entry)
+        self.offers.close((task,))
+        lease = Lease(
+            task=task, fence=grant.fence, acknowledged_at=opened.sent_at, lease_s=grant.lease_s, granted_at=now
+        )
+        if self.draining or not self.free or now >= lease.ends_at:
+            self._say(Released(task=task, fence=grant.fence), now)
+            return
+        self._leases[grant.fence] = lease
+        yield Start(grant=grant)
+
+    # ── the clock ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def overdue(self, now: float) -> list[Effect]:
+        """Stop what its lease doesn't cover any more, and give back what no slot has begun in time."""
+        effects: list[Effect] = []
+        for lease in list(self._leases.values()):
+            if now >= lease.ends_at:
+                effects += self._run_out(lease, now)
+            elif lease.stage is Stage.WAITING and now >= lease.start_by:
+                effects.append(self._release(lease, now, StopReason.NOT_STARTED))
+        return effects
+
+    def _run_out(self, lease: Lease, now: float) -> Iterator[Effect]:
+        if lease.stage is not Stage.REPORTING:
+            # Said although the lease is over: where the root stalled and re-armed its leases, this ends it at once.
+            yield self._release(lease, now, StopReason.UNANSWERED)
+        elif not self._is_said(lease):
+            report = self._reports.pop((lease.task, lease.fence), None)
+            yield self._stop(lease, StopReason.UNANSWERED)
+            if report is not None and isinstance(report.entry, Done):
+                yield Shelved(entry=report.entry)
+
+    def _is_said(self, lease: Lease) -> bool:
+        """Whether the outcome of a lease is in the turn under way, so that its answer decides."""
+        if self._open is None:
+            return False
+        return any(report.entry.fence == lease.fence for report in self._open.reports)
+
+    def overdue_in_s(self, now: float) -> float:
+        """Seconds until ``overdue`` may have something to do."""
+        moments = [
+            min(lease.start_by, lease.ends_at) if lease.stage is Stage.WAITING else lease.ends_at
+            for lease in self._leases.values()
+            if lease.stage is not Stage.REPORTING or not self._is_said(lease)
+        ]
+        return max(0.0, min(moments, default=math.inf) - now)
