@@ -41,7 +41,9 @@ class FakeDoor:
         #: Answers to give before anything else: a status with an error, or an exception to raise; consumed in order.
         self.faults: list[tuple[int, dict[str, Any]] | Exception] = []
         #: Called with each job that is asked for, so that time goes by.
-        self.on_look: Callable[[str], None] = lambda job: None
+        self.on_look: Callable[[str], object] = lambda job: None
+        #: Called with the number of tasks of each submission that was taken.
+        self.on_submit: Callable[[int], object] = lambda count: None
 
     # ── what tests do ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,10 +126,10 @@ class FakeDoor:
             case ["POST", "v1", "tasks"]:
                 return self._submit(headers["idempotency-key"], body)
             case ["GET", "v1", "jobs"]:
-                return self._page([self._job(job) for job in reversed(self.jobs)], query)
+                return self._page([self.answer_job(job) for job in reversed(self.jobs)], query)
             case ["GET", "v1", "jobs", job] if job in self.jobs:
                 self.on_look(job)
-                return _data(self._job(job))
+                return _data(self.answer_job(job))
             case ["GET", "v1", "jobs", job, "results"] if job in self.jobs:
                 ended = [task for task in self.tasks.values() if task["job"] == job and task["status"] != "pending"]
                 rows = [{**task, "task": task["id"]} for task in ended]
@@ -165,10 +167,11 @@ class FakeDoor:
                 base = {"priority": 5, "tier": "bulk", "host": urlsplit(url).netloc, "status": "pending"}
                 own = {"id": known[url], "job": job, "owner": "alice", "created_at": 1.0}
                 self.tasks[known[url]] = {**base, **new, **own}
+        self.on_submit(len(results))
         self.answered[digest] = _data({"job": job, "tasks": results})[1]
         return 200, self.answered[digest]
 
-    def _job(self, job: str) -> dict[str, Any]:
+    def answer_job(self, job: str) -> dict[str, Any]:
         statuses = [task["status"] for task in self.tasks.values() if task["job"] == job]
         counts = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
         common = {"id": job, "owner": "alice", "created_at": 1.0, "name": self.jobs[job]["name"]}
