@@ -159,6 +159,10 @@ class Dialer(INotifee):
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
         """Not of interest."""
 
+    async def connection_lost(self) -> None:
+        """Wait until a connection is gone."""
+        await self._changed.wait()
+
     def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
@@ -230,6 +234,15 @@ class Dialer(INotifee):
             for peer_id, addresses in found:
                 nursery.start_soon(meet, peer_id, addresses)
         return met
+
+    async def meet_neighbour(self, host: BasicHost, addresses: Sequence[str]) -> None:
+        """Dial a peer that mDNS found; its addresses may be private, all of one peer."""
+        peer_id = parse_address(addresses[0]).peer_id
+        parsed = [found for address in addresses if (found := parse_address(address)).peer_id == peer_id]
+        for address in parsed:
+            self._rule.vouch(address.transport)
+        if peer_id is not None:
+            await self.consider(host, [(peer_id, [Multiaddr(address.transport) for address in parsed])])
 
     async def run(self, host: BasicHost) -> None:
         """Keep the roots, meet the known, drop the blocked, save whom we met; for ever."""

@@ -8,7 +8,7 @@ a trio thread. This module decides nothing about tasks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -20,13 +20,17 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
 from libp2p.tools.anyio_service import background_trio_service
 
+from swarm.content.cid import parse_cid
 from swarm.errors import ClosedError, ConfigurationError, MalformedInput
 from swarm.model import Cid
 from swarm.peer.addresses import AddressRule, expand_listen, networks_of
+from swarm.peer.bitswap import Bitswap, GetBlock
+from swarm.peer.dht import Rendezvous
 from swarm.peer.dialer import Dialer
 from swarm.peer.gossip import Gossip
-from swarm.peer.hardened import HardenedGossipSub, HardenedPubsub, build_host, build_pubsub, hang_up
+from swarm.peer.hardened import HardenedGossipSub, HardenedPubsub, build_dht, build_host, build_pubsub, hang_up
 from swarm.peer.known import KnownPeers
+from swarm.peer.mdns import run_mdns
 from swarm.peer.reputation import UNWANTED, Reputation
 from swarm.wire import Announcement
 
@@ -44,7 +48,13 @@ RESTART_S: Final = 1.0
 RESTART_MAX_S: Final = 60.0
 SEED_BYTES: Final = 32
 
-GetBlock = Callable[[Cid], Awaitable[bytes | None]]
+#: Peers that mDNS found and that wait to be dialled.
+MAX_FOUND: Final = 16
+NEIGHBOURS_AT_ONCE: Final = 4
+
+
+async def _has_nothing(_: Cid) -> None:
+    """The blocks of a peer that serves none."""
 
 
 def _seed(_: object, __: object, value: bytes) -> None:
@@ -93,6 +103,8 @@ class _Node:
     pubsub: HardenedPubsub
     router: HardenedGossipSub
     dialer: Dialer
+    bitswap: Bitswap
+    rendezvous: Rendezvous | None
 
 
 class Peer:
@@ -115,6 +127,7 @@ class Peer:
         self._rule = AddressRule(networks_of(self._listen))
         self._node: _Node | None = None
         self._stop = trio.Event()
+        self._get_block: GetBlock = _has_nothing
         self.heard: trio.MemoryReceiveChannel[Announcement] = self._gossip.heard
 
     # ── what it knows ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,6 +190,44 @@ class Peer:
         node = self._alive()
         return await node.dialer.dial(node.host, address, vouched=vouched)
 
+    def serve_blocks(self, get: GetBlock) -> None:
+        """Answer Bitswap with the blocks that ``get`` reads, to those whom ``serve_to`` and the roots name."""
+        self._get_block = get
+
+    async def fetch_block(self, peer_id: str, cid: Cid, *, timeout_s: float = 30.0) -> bytes:
+        """Get one block from one peer, checked against its CID.
+
+        Raises:
+            UnreachableError: the peer doesn't answer in time, or has no such block for us.
+            MalformedInput: the CID isn't one.
+            ClosedError: the peer is closed, or its node is just being replaced.
+        """
+        return await self._alive().bitswap.fetch_block(peer_id, cid, timeout_s=timeout_s)
+
+    async def fetch(self, peer_id: str, cid: Cid, *, max_bytes: int, timeout_s: float = 120.0) -> bytes:
+        """Get a content of any number of blocks from one peer, every block checked against its CID.
+
+        Raises:
+            UnreachableError: the peer doesn't answer in time, or lacks a block.
+            MalformedInput: it is longer than ``max_bytes``, or isn't a file.
+            ClosedError: the peer is closed, or its node is just being replaced.
+        """
+        return await self._alive().bitswap.fetch(peer_id, cid, max_bytes=max_bytes, timeout_s=timeout_s)
+
+    async def provide(self, cid: Cid) -> bool:
+        """Say in the DHT that we have this content; True where somebody was told. Its root is enough."""
+        rendezvous = self._alive().rendezvous
+        return rendezvous is not None and await rendezvous.provide(parse_cid(cid).digest)
+
+    async def _block(self, cid: Cid) -> bytes | None:
+        return await self._get_block(cid)
+
+    def _may_have(self, peer_id: str) -> bool:
+        config = self._config
+        if config.psk is not None or config.serve_to == "any":
+            return True
+        return peer_id in config.serve_to or peer_id in self._reputation.exempt
+
     async def disconnect(self, peer_id: str) -> None:
         """Close the connections with a peer, if there are any."""
         await self._alive().host.get_network().close_peer(ID.from_string(peer_id))
@@ -223,6 +274,8 @@ class Peer:
         pubsub, router = build_pubsub(host, topic=self._config.topic, admission=dialer)
         pubsub.set_topic_validator(self._config.topic, self._validate(dialer), is_async_validator=False)
         host.get_network().register_notifee(dialer)
+        bitswap = Bitswap(host, may_have=self._may_have, get=self._block, misbehaved=dialer.misbehaved)
+        dht = build_dht(host) if self._config.dht else None
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(host.run(self._listen))
             bound = host.get_transport_addrs()
@@ -231,13 +284,25 @@ class Peer:
             self._listen = tuple(bound)  # a fresh node of ours keeps the ports that others know
             await stack.enter_async_context(background_trio_service(pubsub))
             await stack.enter_async_context(background_trio_service(router))
+            rendezvous: Rendezvous | None = None
+            if dht is not None:
+                await stack.enter_async_context(background_trio_service(dht))
+                config = self._config
+                rendezvous = Rendezvous(host, dht, dialer, tag=config.rendezvous_tag, interval_s=config.dht_interval_s)
             await pubsub.wait_until_ready()
             subscription = await pubsub.subscribe(self._config.topic)
-            self._node = _Node(host=host, pubsub=pubsub, router=router, dialer=dialer)
+            self._node = _Node(
+                host=host, pubsub=pubsub, router=router, dialer=dialer, bitswap=bitswap, rendezvous=rendezvous
+            )
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._gossip.read, subscription)
                     nursery.start_soon(dialer.run, host)
+                    nursery.start_soon(bitswap.run)
+                    if rendezvous is not None:
+                        nursery.start_soon(rendezvous.run)
+                    if self._config.mdns:
+                        nursery.start_soon(self._meet_by_mdns, host, dialer)
                     task_status.started()
                     await self._stop.wait()
                     nursery.cancel_scope.cancel()
@@ -245,6 +310,25 @@ class Peer:
             finally:
                 self._node = None
                 await hang_up(host)
+
+    async def _meet_by_mdns(self, host: BasicHost, dialer: Dialer) -> None:
+        send, found = trio.open_memory_channel[tuple[str, ...]](MAX_FOUND)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._announce, send)
+            for _ in range(NEIGHBOURS_AT_ONCE):
+                nursery.start_soon(self._meet_neighbours, host, dialer, found)
+
+    async def _meet_neighbours(
+        self, host: BasicHost, dialer: Dialer, found: trio.MemoryReceiveChannel[tuple[str, ...]]
+    ) -> None:
+        async for addresses in found:
+            await dialer.meet_neighbour(host, addresses)
+
+    async def _announce(self, found: trio.MemorySendChannel[tuple[str, ...]]) -> None:
+        try:
+            await run_mdns(self.id, self.addrs, found)
+        except OSError as fault:  # no multicast here: the DHT and the roots remain
+            log.warning("mdns_unavailable", reason=str(fault))
 
     def _validate(self, dialer: Dialer) -> Callable[..., bool]:
         def validate(forwarder: ID, message: object) -> bool:
