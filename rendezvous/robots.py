@@ -67,6 +67,7 @@ class RobotsCache:
         agent: our User-Agent (``swarm.web.fetcher.user_agent``).
         tls: checks certificates (``swarm.web.fetcher.trusted_cas``).
         allow_private: the operator lets the root reach its own machine and networks (a demo, an intranet).
+        allow_networks: … or these networks only.
         resolve: how names become addresses.
         timeout_s: for one robots.txt, redirects included.
         clock: rising seconds.
@@ -80,6 +81,7 @@ class RobotsCache:
         agent: str,
         tls: ssl.SSLContext,
         allow_private: bool = False,
+        allow_networks: tuple[str, ...] = (),
         resolve: Resolve = resolve_name,
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
@@ -88,7 +90,7 @@ class RobotsCache:
     ) -> None:
         self._agent = agent
         self._tls = tls
-        self._guard = Guard(allow_private=allow_private, resolve=resolve)
+        self._guard = Guard(allow_private=allow_private, allow_networks=allow_networks, resolve=resolve)
         self._timeout_s = timeout_s
         self._clock = clock
         self._wall_clock = wall_clock

@@ -53,7 +53,8 @@ class FetchSettings:
         max_decompressed_bytes: of the page.
         max_redirects: hops beyond the first.
         timeout_s: from the first look-up to the last byte; waiting for a crawl-delay isn't counted.
-        allow_private: the owner lets tasks reach this machine and its networks.
+        allow_private: the owner lets tasks reach this machine and all its networks.
+        allow_networks: the owner lets tasks reach these networks ("10.1.0.0/16"), beside the public ones.
         contact: where a site's owner can reach ours, a URL or e-mail address; goes into User-Agent.
     """
 
@@ -62,6 +63,7 @@ class FetchSettings:
     max_redirects: int = 10
     timeout_s: float = 60.0
     allow_private: bool = False
+    allow_networks: tuple[str, ...] = ()
     contact: str | None = None
 
 
@@ -105,7 +107,7 @@ async def open_fetcher(
         settings,
         robots=robots,
         agent=user_agent(settings.contact, role=f"worker {worker[:10]}"),
-        guard=Guard(allow_private=settings.allow_private, resolve=resolve),
+        guard=Guard(allow_private=settings.allow_private, allow_networks=settings.allow_networks, resolve=resolve),
         tls=tls or trusted_cas(),
         clock=clock,
     )

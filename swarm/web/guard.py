@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 import anyio
 import attrs
 from anyio.abc import SocketStream
 
+from swarm.errors import ConfigurationError
 from swarm.model import Reason
 from swarm.web.capture import TaskFailed
 
@@ -125,16 +126,26 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+def _check_networks(_guard: object, _attribute: object, networks: tuple[str, ...]) -> None:
+    for text in networks:
+        try:
+            ip_network(text)
+        except ValueError as fault:
+            raise ConfigurationError(f"{text!r} isn't a network: {fault}", hint="write it like 10.1.0.0/16") from fault
+
+
 @attrs.frozen(kw_only=True)
 class Guard:
     """The address policy of one process.
 
     Args:
-        allow_private: the owner lets tasks reach this machine and its networks.
+        allow_private: the owner lets tasks reach this machine and all its networks.
+        allow_networks: the owner lets tasks reach these networks only, beside the public ones.
         resolve: how names become addresses.
     """
 
     allow_private: bool = False
+    allow_networks: tuple[str, ...] = attrs.field(default=(), validator=_check_networks)
     resolve: Resolve = resolve_name
 
     async def vet(self, host: str, port: int) -> tuple[str, ...]:
@@ -157,9 +168,13 @@ class Guard:
             return addresses
         for address in addresses:
             why = why_refused(address)
-            if why is not None:
+            if why is not None and not self._is_allowed(address):
                 raise TaskFailed(Reason.ADDRESS_REFUSED, f"{host} is {address}, a {why} address")
         return addresses
+
+    def _is_allowed(self, address: str) -> bool:
+        ip = ip_address(address)
+        return any(ip in ip_network(text) for text in self.allow_networks)
 
 
 async def dial(addresses: Sequence[str], port: int, *, timeout_s: float) -> SocketStream:
