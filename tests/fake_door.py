@@ -21,7 +21,7 @@ from swarm.content.cid import build
 from swarm.content.manifest import ContentRef, Manifest, UrlOutcome, encode_manifest
 
 KEY = "key-of-alice"
-WORKER = "0x" + "a1" * 20
+WORKER, OTHER = "0x" + "a1" * 20, "0x" + "b2" * 20
 
 
 def task_id(number: int) -> str:
@@ -145,10 +145,28 @@ class FakeDoor:
             case ["GET", "v1", "tasks", task, "events"] if task in self.tasks:
                 event = {"id": 1, "task": task, "seq": 1, "to": "pending", "by": "requester", "at": 1.0}
                 return self._page([{**event, "move": "submitted"}], query)
+            case ["GET", "v1", "tasks", task, "why"] if task in self.tasks:
+                paced = {"code": "host_paced", "message": "site takes 1 request/s", "retry_after_s": 3.0}
+                workers = [{"worker": WORKER, "instance": "i", "refusal": paced}, {"worker": OTHER, "instance": "j"}]
+                message = "a live worker may have it"
+                why = {"task": task, "status": "pending", "message": message, "live_workers": 2}
+                return _data({**why, "workers": workers})
+            case ["POST", "v1", "jobs", job, "cancel" | "replay" as verb] if job in self.jobs:
+                return _data({"job": job, "changed": self._change([*self.tasks], verb)})
+            case ["POST", "v1", "tasks", task, "cancel" | "replay" as verb] if task in self.tasks:
+                self._change([task], verb)
+                return _data({"task": task, "fence": 0, "status": self.tasks[task]["status"]})
             case ["GET", "v1", "content", cid] if cid in self.blocks:
                 return 200, self.blocks[cid]
             case _:
                 return _error(404, "not_found", f"there is no {path}, or it isn't yours")
+
+    def _change(self, tasks: list[str], verb: str) -> int:
+        source, to = {"cancel": ("pending", "cancelled"), "replay": ("failed", "pending")}[verb]
+        moved = [task for task in tasks if self.tasks[task]["status"] == source]
+        for task in moved:
+            self.tasks[task]["status"] = to
+        return len(moved)
 
     def _submit(self, key: str, body: bytes) -> tuple[int, bytes]:
         digest = f"{key}/{hashlib.sha256(body).hexdigest()}"

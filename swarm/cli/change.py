@@ -17,7 +17,7 @@ from swarm.errors import DoorRefused
 def cancel(id_: str, as_json: bool) -> None:
     """Call off a job or a task; what has ended stays as it is."""
     with connect() as client:
-        _tell(_either(id_, client.cancel_job, client.cancel), as_json)
+        _tell(_either(id_, client.cancel_job, client.cancel), "cancelled", as_json)
 
 
 @click.command(
@@ -30,7 +30,7 @@ def cancel(id_: str, as_json: bool) -> None:
 def replay(id_: str, as_json: bool) -> None:
     """Give the failed tasks of a job, or one task, a new life; their attempts start anew."""
     with connect() as client:
-        _tell(_either(id_, client.replay_job, client.replay), as_json)
+        _tell(_either(id_, client.replay_job, client.replay), "replayed", as_json)
 
 
 def _either(
@@ -45,10 +45,14 @@ def _either(
         return of_task(id_)
 
 
-def _tell(answer: dict[str, Any], as_json: bool) -> None:
-    from swarm.cli.output import print_json, print_pairs
-
+def _tell(answer: dict[str, Any], done: str, as_json: bool) -> None:
     if as_json:
+        from swarm.cli.output import print_json
+
         print_json(answer)
+    elif "task" in answer:
+        click.echo(f"task {answer['task']} is {answer.get('status')}")
     else:
-        print_pairs(answer.items())
+        click.echo(f"{answer.get('changed', 0)} tasks {done}")
+        for fault in answer.get("faults", ()):
+            click.echo(f"left alone: {fault['task']}: {fault['error']['message']}", err=True)

@@ -121,18 +121,24 @@ def _clock(at: float) -> str:
 @as_json
 def why(task: str, as_json: bool) -> None:
     """Say why TASK isn't running: what each live worker lacks, pacing, pauses."""
-    from swarm.cli.output import print_json, print_pairs, print_table
+    from swarm.cli.output import print_json, print_table
 
     with connect() as client:
         answer = client.why(task)
     if as_json:
         print_json(answer)
         return
-    workers = answer.pop("workers", [])
-    print_pairs(_flat(answer))
-    click.echo()
-    columns = tuple(dict.fromkeys(name for worker in workers for name in worker))
-    print_table(columns, ([worker.get(name) for name in columns] for worker in workers), empty="no live worker")
+    click.echo(answer.get("message"))
+    rows = (_why_row(worker) for worker in answer.get("workers", ()))
+    print_table(("worker", "may have it", "why not"), rows, empty=f"{answer.get('live_workers', 0)} live workers")
+
+
+def _why_row(worker: Mapping[str, Any]) -> tuple[object, ...]:
+    refusal = worker.get("refusal")
+    if refusal is None:
+        return worker.get("worker"), "yes", ""
+    later = f"; in {refusal['retry_after_s']:.0f} s" if refusal.get("retry_after_s") else ""
+    return worker.get("worker"), "no", f"{refusal.get('code')}: {refusal.get('message')}{later}"
 
 
 @click.command(
@@ -140,7 +146,7 @@ def why(task: str, as_json: bool) -> None:
 )
 @as_json
 def status(as_json: bool) -> None:
-    """Show the totals of the swarm."""
+    """Show the totals of the swarm (for operators)."""
     from swarm.cli.output import print_json, print_pairs
 
     with connect() as client:

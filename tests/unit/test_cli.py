@@ -291,6 +291,27 @@ def test_show_takes_a_job_or_a_task(swarm: Swarm, door: FakeDoor) -> None:
     assert swarm("show", "0192").code == 1
 
 
+def test_cancel_and_replay_take_a_job_or_a_task(swarm: Swarm, door: FakeDoor) -> None:
+    job = swarm("submit", "http://site/1", "http://site/2", "http://site/3").out.strip()
+    one, two, _ = door.tasks
+    door.fail(one, "dns")
+
+    assert swarm("cancel", two).out == f"task {two} is cancelled\n"
+    assert swarm("cancel", job).out == "1 tasks cancelled\n"
+    assert swarm("replay", job).out == "1 tasks replayed\n"
+    assert json.loads(swarm("cancel", job, "--json").out) == {"job": job, "changed": 1}
+    assert swarm("cancel", "0192").code == 1
+
+
+def test_why_says_what_each_worker_lacks(swarm: Swarm, door: FakeDoor) -> None:
+    swarm("submit", "http://site/1")
+
+    said = swarm("why", next(iter(door.tasks)))
+
+    assert "a live worker may have it" in said.out
+    assert "host_paced: site takes 1 request/s; in 3 s" in said.out
+
+
 # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
