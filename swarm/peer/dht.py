@@ -106,7 +106,7 @@ class Rendezvous:
 
     async def _round(self) -> None:
         await self._provide_where_new()
-        met = await self._dialer.consider(self._host, await self.find())
+        met = await self._dialer.consider(self._host, await self.find(), found_by="dht")
         self._interval.round_done(met=met)
         if met:
             log.debug("dht_peers_met", count=met)

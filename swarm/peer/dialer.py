@@ -210,8 +210,15 @@ class Dialer(INotifee):
         connections = host.get_network().connections
         return len(connections) < ENOUGH_PEERS and not connections.get(ID.from_string(peer_id))
 
-    async def consider(self, host: BasicHost, found: Sequence[tuple[str, Sequence[Multiaddr]]]) -> int:
+    async def consider(
+        self, host: BasicHost, found: Sequence[tuple[str, Sequence[Multiaddr]]], *, found_by: str
+    ) -> int:
         """Dial those of the peers found that are new, not dead to us, and needed; several at once.
+
+        Args:
+            host: who dials.
+            found: peer ids with their addresses.
+            found_by: how they were found: ``dht``, ``mdns`` or ``known``; for the log.
 
         Returns:
             How many new peers we are connected with.
@@ -226,7 +233,9 @@ class Dialer(INotifee):
                     return
                 self._dialling.add(peer_id)
                 try:
-                    met += await self.dial_peer(host, peer_id, addresses)
+                    if await self.dial_peer(host, peer_id, addresses):
+                        met += 1
+                        log.info("peer_met", peer=peer_id, found_by=found_by)
                 finally:
                     self._dialling.discard(peer_id)
 
@@ -242,7 +251,9 @@ class Dialer(INotifee):
         for address in parsed:
             self._rule.vouch(address.transport)
         if peer_id is not None:
-            await self.consider(host, [(peer_id, [Multiaddr(address.transport) for address in parsed])])
+            await self.consider(
+                host, [(peer_id, [Multiaddr(address.transport) for address in parsed])], found_by="mdns"
+            )
 
     async def run(self, host: BasicHost) -> None:
         """Keep the roots, meet the known, drop the blocked, save whom we met; for ever."""
@@ -279,7 +290,7 @@ class Dialer(INotifee):
                 if peer.vouched:
                     self._rule.vouch(transport)
             found.append((peer.id, addresses))
-        await self.consider(host, found)
+        await self.consider(host, found, found_by="known")
 
     async def _drop_blocked(self, host: BasicHost) -> None:
         while True:

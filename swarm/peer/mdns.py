@@ -101,7 +101,7 @@ async def run_mdns(
                 for _ in range(RESOLVED_AT_ONCE):
                     nursery.start_soon(_resolve, zeroconf, names.clone(), found, peer_id)
                 await _in_thread(functools.partial(_register, zeroconf, peer_id, usable))
-                log.debug("mdns_announced", addresses=usable)
+                log.info("mdns_announced", addresses=usable)
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_S):
                 await _in_thread(zeroconf.close)
