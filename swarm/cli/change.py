@@ -46,13 +46,13 @@ def _either(
 
 
 def _tell(answer: dict[str, Any], done: str, as_json: bool) -> None:
-    if as_json:
-        from swarm.cli.output import print_json
+    from swarm.cli.output import number_of, print_json
 
+    if as_json:
         print_json(answer)
     elif "task" in answer:
         click.echo(f"task {answer['task']} is {answer.get('status')}")
     else:
-        click.echo(f"{answer.get('changed', 0)} tasks {done}")
+        click.echo(f"{number_of(answer.get('changed', 0), 'task')} {done}")
         for fault in answer.get("faults", ()):
             click.echo(f"left alone: {fault['task']}: {fault['error']['message']}", err=True)

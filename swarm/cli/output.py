@@ -17,7 +17,16 @@ import orjson
 from swarm.model import Status
 from swarm.wire import JobView
 
-__all__ = ["age", "bytes_text", "counts_text", "print_json", "print_json_lines", "print_pairs", "print_table"]
+__all__ = [
+    "age",
+    "bytes_text",
+    "counts_text",
+    "number_of",
+    "print_json",
+    "print_json_lines",
+    "print_pairs",
+    "print_table",
+]
 
 STYLES: Final[Mapping[str, str]] = {
     Status.WAITING: "yellow",
@@ -30,6 +39,10 @@ STYLES: Final[Mapping[str, str]] = {
     "busy": "cyan",
     "offline": "red",
 }
+SHOWN_ORDER: Final = (
+    *(Status.COMPLETED, Status.FAILED, Status.CANCELLED),
+    *(Status.ACTIVE, Status.PENDING, Status.WAITING),
+)
 #: Wider than any row: what isn't a terminal gets no line breaks inside a row.
 UNLIMITED_COLUMNS: Final = 10_000
 
@@ -70,9 +83,14 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def counts_text(view: JobView) -> str:
-    """``20 completed, 1 failed, 3 active``: statuses that occur, in the order of a task's life."""
-    said = [f"{view.counts[status]} {status}" for status in reversed(Status) if view.counts.get(status)]
+    """``20 completed, 1 failed, 3 active``: statuses that occur, what has ended first."""
+    said = [f"{view.counts[status]} {status}" for status in SHOWN_ORDER if view.counts.get(status)]
     return ", ".join(said) or "no tasks"
+
+
+def number_of(count: int, noun: str) -> str:
+    """``1 task``, ``2 tasks``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def age(seconds: float) -> str:

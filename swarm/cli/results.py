@@ -44,6 +44,7 @@ FORMATS: Final = ("jsonl", "csv", "json")
 @click.option("--bodies", metavar="DIRECTORY", help="Save what was fetched, each as a file named by its CID.")
 def results(job: str | None, shape: str | None, output: str | None, failed: bool, bodies: str | None) -> int:
     """Print what JOB (the latest one unless named) found, each result checked against its CID."""
+    from swarm.cli.output import number_of
     from swarm.model import TERMINAL, Status
 
     shape = shape or next((known for known in FORMATS if output and output.endswith(f".{known}")), "jsonl")
@@ -55,10 +56,10 @@ def results(job: str | None, shape: str | None, output: str | None, failed: bool
         rows = (row for result in found for row in rows_of(result) if failed or "_reason" not in row)
         written = write_rows(rows, shape, output)
     if output:
-        click.echo(f"{written} rows in {output}", err=True)
+        click.echo(f"{number_of(written, 'row')} in {output}", err=True)
     gave_nothing = view.counts.get(Status.FAILED, 0)
     if gave_nothing and not failed:
-        click.echo(f"{gave_nothing} tasks failed; --failed shows why", err=True)
+        click.echo(f"{number_of(gave_nothing, 'task')} failed; --failed shows why", err=True)
     if open_tasks := view.total - sum(view.counts.get(status, 0) for status in TERMINAL):
         click.echo(f"{open_tasks} of {view.total} tasks haven't ended; swarm watch {job}", err=True)
     for problem in bad:

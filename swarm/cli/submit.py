@@ -100,7 +100,7 @@ def submit(
             return 0
         click.echo(receipt.job)
         if receipt.duplicates:
-            click.echo(f"{receipt.duplicates} of {len(urls)} were there before", err=True)
+            click.echo(f"{receipt.duplicates} of {len(urls)} the job has already", err=True)
         if detach or not sys.stderr.isatty():
             return 0
         from swarm.cli.watch import watch_job

@@ -257,7 +257,7 @@ def test_watch_tells_each_change_and_ends_with_the_job(swarm: Swarm, door: FakeD
     said = swarm("watch")
 
     assert said.code == 0
-    assert said.err.splitlines()[:3] == ["2 pending", "1 completed, 1 pending", "1 failed, 1 completed"]
+    assert said.err.splitlines()[:3] == ["2 pending", "1 completed, 1 pending", "1 completed, 1 failed"]
     assert "swarm results" in said.err
 
 
@@ -297,8 +297,8 @@ def test_cancel_and_replay_take_a_job_or_a_task(swarm: Swarm, door: FakeDoor) ->
     door.fail(one, "dns")
 
     assert swarm("cancel", two).out == f"task {two} is cancelled\n"
-    assert swarm("cancel", job).out == "1 tasks cancelled\n"
-    assert swarm("replay", job).out == "1 tasks replayed\n"
+    assert swarm("cancel", job).out == "1 task cancelled\n"
+    assert swarm("replay", job).out == "1 task replayed\n"
     assert json.loads(swarm("cancel", job, "--json").out) == {"job": job, "changed": 1}
     assert swarm("cancel", "0192").code == 1
 
@@ -333,7 +333,7 @@ def test_results_are_json_lines_unless_told_otherwise(swarm: Swarm, finished: li
     assert [row["title"] for row in rows] == ["one", "zwei, drei", "four"]
     assert rows[0]["_url"] == "http://site/1"
     assert said.code == 0
-    assert "1 tasks failed; --failed shows why" in said.err
+    assert "1 task failed; --failed shows why" in said.err
 
 
 def test_results_name_what_failed_when_asked(swarm: Swarm, finished: list[str]) -> None:
