@@ -90,7 +90,7 @@ async def run_grant(
         return Deferred(grant=grant, detail=clean(deferred.detail), retry_after_s=deferred.retry_after_s)
     except StoreFull as full:
         return Deferred(grant=grant, detail=clean(str(full)), retry_after_s=DISK_FULL_WAIT_S, disk_full=True)
-    except Exception as fault:  # noqa: BLE001 -- supervision boundary: an executor is a plugin, its defects cost one task
+    except Exception as fault:  # supervision boundary: an executor is a plugin, its defects cost one task
         log.exception("executor_broke", kind=task.kind)
         return broken(Reason.EXECUTOR_ERROR, f"{type(fault).__name__}: {fault}")
     if limit.cancelled_caught:

@@ -1,0 +1,593 @@
+"""The worker's side of the door: signed settings, enrolment, a session that is kept, and calls beside it.
+
+Trust: settings are signed. A join link names the key; without one the first key seen is trusted, said aloud and kept,
+and another one is refused from then on. Refusals are typed (``DoorRefused``), silence is ``DoorUnreachable``. While the
+session is down it is opened again with jittered backoff, at the other doors that the settings name as well. This
+module knows no tasks; a turn is a value to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import httpx
+import msgspec
+import structlog
+import trio
+
+from swarm.door_session import NoWebSocket, Push, Session, reason_of, refused_by, run_session
+from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
+from swarm.identity import Identity, write_private
+from swarm.model import Address, RefusalCode
+from swarm.signing import MAX_SETTINGS_BYTES, JoinLink, enrolment_digest, sign_enrolment, verify_settings
+from swarm.wire import (
+    MAX_TURN_BYTES,
+    Answer,
+    Enrolled,
+    Enrolment,
+    ErrorBody,
+    Hello,
+    RobotsAnswer,
+    Settings,
+    Turn,
+    TurnAnswer,
+    TurnRefused,
+    decode,
+    encode,
+)
+
+__all__ = ["DoorClient", "open_door", "trust_certificates"]
+
+log = structlog.get_logger()
+
+#: How long a first start tries to reach any door; a member of the swarm starts without one.
+START_S: Final = 10.0
+CALL_S: Final = 10.0
+#: robots.txt may have to be fetched by the root first.
+ROBOTS_S: Final = 30.0
+#: Waits between attempts: half to whole of these, doubling. The first is short, since a root restarts in a second.
+FIRST_WAIT_S: Final = 0.4
+LAST_WAIT_S: Final = 15.0
+#: A session that lived so long was a good one: the next attempt starts with the short wait.
+GOOD_SESSION_S: Final = 5.0
+#: Where WebSockets don't pass, turns go by POST and the session is tried again after this.
+PLAIN_FOR_S: Final = 60.0
+ENROL_TRIES: Final = 3
+#: A WebSocket close takes milliseconds; a frozen door's takes ``door_session.CLOSE_S``.
+GOODBYE_S: Final = 2.5
+MAX_ANSWER_BYTES: Final = MAX_TURN_BYTES
+
+MEMBERSHIP_FILE: Final = "membership.json"
+SETTINGS_FILE: Final = "settings.json"
+
+_FATAL: Final = frozenset({RefusalCode.KEY_REVOKED, RefusalCode.VERSION_UNSUPPORTED})
+_TRY_AGAIN: Final = frozenset({RefusalCode.CHALLENGE_EXPIRED, RefusalCode.CHALLENGE_USED})
+
+T = TypeVar("T")
+
+
+class Membership(Answer, frozen=True):
+    """What this data directory is to one swarm; kept 0600, since it holds the API key."""
+
+    key_id: str
+    network_id: str
+    api_key: str | None = None
+    payout: str | None = None
+
+
+class _Envelope(Answer, frozen=True):
+    data: msgspec.Raw
+
+
+def trust_certificates(ca_file: Path | None = None) -> ssl.SSLContext:
+    """The certificates that a door is checked by: the machine's and certifi's, and those of ``ca_file``.
+
+    Raises:
+        OSError: ``ca_file`` can't be read or holds no certificate.
+    """
+    import certifi
+
+    context = ssl.create_default_context()
+    context.load_verify_locations(cafile=certifi.where())
+    if ca_file is not None:
+        context.load_verify_locations(cafile=str(ca_file))
+    return context
+
+
+class DoorClient:
+    """The door; made by ``open_door``.
+
+    Attributes:
+        settings: what the swarm is; verified.
+        key_id: the key that signed them.
+        api_key: this worker's.
+        pushes: what the door says first. Hints: one that doesn't fit is dropped, the next turn tells the same.
+        sessions: how many sessions were opened; a change means that the door may not know us any more.
+        url: the door that answers.
+    """
+
+    settings: Settings
+    key_id: str
+    api_key: str
+
+    def __init__(
+        self,
+        link: JoinLink,
+        identity: Identity,
+        hello: Hello,
+        *,
+        directory: Path,
+        payout: Address,
+        http: httpx.AsyncClient,
+        tls: ssl.SSLContext,
+        rng: random.Random,
+    ) -> None:
+        self.url = link.url
+        self.sessions = 0
+        self._link = link
+        self._identity = identity
+        self._hello = hello
+        self._directory = directory
+        self._payout = payout
+        self._http = http
+        self._tls = tls
+        self._rng = rng
+        self._session: Session | None = None
+        self._opened = trio.Event()
+        self._plain = False
+        self._why = "no session yet"
+        self._closing = False
+        self._push, self.pushes = trio.open_memory_channel[Push](64)
+
+    # ── what the worker does with it ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def connected(self) -> bool:
+        """Whether turns can be said now."""
+        return self._session is not None or self._plain
+
+    @property
+    def saying_goodbye(self) -> bool:
+        """Whether an open session is being closed."""
+        return self._closing and self._session is not None
+
+    async def turn(self, turn: Turn) -> TurnAnswer | TurnRefused:
+        """Say one turn; one at a time.
+
+        Raises:
+            DoorUnreachable: no answer; repeat the same turn.
+            DoorRefused: the door turned this worker away.
+        """
+        with trio.move_on_after(CALL_S):
+            await self._opened.wait()
+        if self._session is not None:
+            return await self._session.exchange(turn)
+        if self._plain:
+            return await self._turn_by_post(turn)
+        raise DoorUnreachable(self.url, self._why)
+
+    async def _turn_by_post(self, turn: Turn) -> TurnAnswer | TurnRefused:
+        try:
+            body = await self._call("POST", f"{self.url}/v1/turns", body=encode(turn))
+        except DoorRefused as refused:
+            if refused.code in _FATAL:
+                raise
+            return TurnRefused(n=turn.n, error=_error_body(refused))
+        return self._decode(body, TurnAnswer)
+
+    async def robots(self, origin: str) -> RobotsAnswer:
+        """The rules of an origin's robots.txt for our agent.
+
+        Raises:
+            DoorRefused: ``robots_unavailable`` where the site doesn't give it.
+            DoorUnreachable: the door doesn't answer.
+        """
+        body = await self._call("GET", f"{self.url}/v1/robots", params={"origin": origin}, timeout_s=ROBOTS_S)
+        return self._decode(body, RobotsAnswer)
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _call(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: dict[str, str] | None = None,
+        body: bytes | None = None,
+        timeout_s: float = CALL_S,
+        with_key: bool = True,
+    ) -> bytes:
+        """One request. Returns the whole body of an answer that is a yes."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if with_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        try:
+            with trio.fail_after(timeout_s):
+                async with self._http.stream(method, url, params=params, content=body, headers=headers) as response:
+                    answer = await _read(response, url)
+        except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, ssl.SSLError) as fault:
+            raise DoorUnreachable(url, _why(fault)) from fault
+        if response.is_success:
+            return answer
+        refused = refused_by(response.status_code, answer)
+        if refused is not None:
+            raise refused
+        raise DoorUnreachable(url, f"it answered {response.status_code}, and not as a door does")
+
+    def _decode(self, body: bytes, shape: type[T]) -> T:
+        return decode(bytes(decode(body, _Envelope, max_bytes=MAX_ANSWER_BYTES).data), shape)
+
+    # ── settings and trust ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _doors(self) -> list[str]:
+        """The doors to try: the one that answered last, the link's, those of the settings."""
+        named = self.settings.swarm.doors if hasattr(self, "settings") else ()
+        return list(dict.fromkeys([self.url, self._link.url, *(door.rstrip("/") for door in named)]))
+
+    def _membership(self) -> Membership | None:
+        try:
+            return decode((self._directory / MEMBERSHIP_FILE).read_bytes(), Membership)
+        except FileNotFoundError:
+            return None
+        except MalformedInput as fault:
+            log.warning("membership_damaged", error=str(fault))
+            return None
+
+    def _trusted_key(self) -> str | None:
+        if self._link.key_id is not None:
+            return self._link.key_id
+        kept = self._membership()
+        return kept.key_id if kept is not None else None
+
+    async def learn_settings(self) -> None:
+        """Get the settings from the first door that answers, and check who signed them.
+
+        Raises:
+            DoorUnreachable: no door answers.
+            UntrustedSettings: one answers that isn't the root that we trust.
+        """
+        fault: DoorUnreachable | None = None
+        for url in self._doors():
+            try:
+                body = await self._call("GET", f"{url}/settings", with_key=False)
+                trusted = self._trusted_key()
+                settings, key_id = verify_settings(body, key_id=trusted)
+            except DoorUnreachable as unreachable:
+                fault = fault or unreachable
+                continue
+            except (DoorRefused, MalformedInput) as strange:
+                fault = fault or DoorUnreachable(url, f"it doesn't answer as a door does: {strange}")
+                continue
+            if trusted is None:
+                log.warning(
+                    "root_trusted_on_first_use", key_id=key_id, url=url, hint="a join link with a key would check it"
+                )
+            self.url, self.settings, self.key_id = url, settings, key_id
+            await trio.to_thread.run_sync(write_private, self._directory / SETTINGS_FILE, body)
+            return
+        assert fault is not None  # noqa: S101 -- there is always the link's door
+        raise fault
+
+    def recall_settings(self) -> bool:
+        """Use the settings that were kept, where they are of the swarm that the link means and we are its member."""
+        member = self._membership()
+        if member is None or member.api_key is None or self._payout_of(member) != self._payout:
+            return False
+        try:
+            body = (self._directory / SETTINGS_FILE).read_bytes()
+            settings, key_id = verify_settings(body[:MAX_SETTINGS_BYTES], key_id=self._link.key_id or member.key_id)
+        except (FileNotFoundError, MalformedInput, UntrustedSettings):
+            return False
+        if settings.swarm.network_id != member.network_id:
+            return False
+        self.settings, self.key_id, self.api_key = settings, key_id, member.api_key
+        return True
+
+    def _payout_of(self, member: Membership) -> Address:
+        return member.payout or self._identity.address
+
+    # ── enrolment ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def enrol_if_needed(self, *, again: bool = False) -> None:
+        """Get an API key for this swarm and payout address, unless there is one.
+
+        Args:
+            again: even if there is one: the door doesn't know it.
+
+        Raises:
+            DoorRefused: the swarm doesn't admit us.
+            DoorUnreachable: the door doesn't answer.
+        """
+        member = self._membership()
+        fits = (
+            member is not None
+            and member.api_key is not None
+            and (member.key_id, member.network_id) == (self.key_id, self.settings.swarm.network_id)
+            and self._payout_of(member) == self._payout
+        )
+        if fits and not again and member is not None and member.api_key is not None:
+            self.api_key = member.api_key
+            return
+        for attempt in range(ENROL_TRIES):
+            try:
+                enrolled = await self._enrol()
+                break
+            except DoorRefused as refused:
+                if refused.code not in _TRY_AGAIN or attempt == ENROL_TRIES - 1:
+                    raise
+                await self.learn_settings()
+        self.api_key = enrolled.api_key
+        kept = Membership(
+            key_id=self.key_id,
+            network_id=self.settings.swarm.network_id,
+            api_key=enrolled.api_key,
+            payout=self._payout,
+        )
+        await trio.to_thread.run_sync(write_private, self._directory / MEMBERSHIP_FILE, encode(kept))
+        log.info("worker_enrolled", worker=enrolled.address, payout=enrolled.payout, network=kept.network_id)
+
+    async def _enrol(self) -> Enrolled:
+        digest = await trio.to_thread.run_sync(self._digest)  # its imports take half a second
+        signature, peer_signature = sign_enrolment(self._identity.eth_key, self._identity.peer_seed, digest)
+        enrolment = Enrolment(
+            challenge=self.settings.challenge,
+            address=self._identity.address,
+            payout=self._payout,
+            instance=self._identity.instance,
+            peer_id=self._identity.peer_id,
+            signature=signature,
+            peer_signature=peer_signature,
+            invite=self._link.invite,
+            hello=self._hello,
+        )
+        return self._decode(
+            await self._call("POST", f"{self.url}/v1/enrolments", body=encode(enrolment), with_key=False), Enrolled
+        )
+
+    def _digest(self) -> bytes:
+        return enrolment_digest(
+            challenge=self.settings.challenge,
+            network_id=self.settings.swarm.network_id,
+            root_peer=self.key_id,
+            address=self._identity.address,
+            payout=self._payout,
+            instance=self._identity.instance,
+        )
+
+    async def join(self) -> None:
+        """Learn the settings and become a member; with kept settings a door that is down is no hindrance.
+
+        Raises:
+            DoorUnreachable: no door answers, and this directory isn't a member yet.
+            DoorRefused: the swarm doesn't admit us.
+            UntrustedSettings: the root isn't the one that we trust.
+        """
+        waits = self._waits()
+        with trio.move_on_after(START_S) as limit:
+            while True:
+                try:
+                    await self.learn_settings()
+                    await self.enrol_if_needed()
+                    return
+                except DoorUnreachable as unreachable:
+                    if self.recall_settings():
+                        log.warning("door_unreachable", url=unreachable.address, reason=unreachable.reason)
+                        return
+                    self._why = unreachable.reason
+                except DoorRefused as refused:
+                    if refused.retry_after_s is None:
+                        raise
+                    self._why = str(refused)
+                    await trio.sleep(refused.retry_after_s)
+                await trio.sleep(next(waits))
+        if limit.cancelled_caught:
+            raise DoorUnreachable(self.url, self._why, hint="is the link right, and is the root up?")
+
+    # ── the session ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _waits(self) -> Iterator[float]:
+        wait_s = FIRST_WAIT_S
+        while True:
+            yield wait_s * self._rng.uniform(0.5, 1.0)
+            wait_s = min(wait_s * 2, LAST_WAIT_S)
+
+    async def keep_session(self) -> None:
+        """Hold a session open until ``close``, at whichever door answers.
+
+        Raises:
+            DoorRefused: this worker was turned away for good.
+            UntrustedSettings: the root isn't the one that we trust any more.
+        """
+        waits = self._waits()
+        doors = iter(self._doors())
+        while not self._closing:
+            url = next(doors, None)
+            if url is None:
+                await trio.sleep(next(waits))
+                doors = iter(self._doors())
+                continue
+            began = trio.current_time()
+            try:
+                await run_session(url, self.api_key, tls=self._tls, push=self._take_push, opened=self._session_opened)
+            except NoWebSocket as unreachable:
+                self._session_over(unreachable.reason)
+                await self._go_plain(url)
+            except DoorUnreachable as unreachable:
+                self._session_over(unreachable.reason)
+            except DoorRefused as refused:
+                self._session_over(str(refused))
+                await self._turned_away(refused)
+            if self._closing:
+                return
+            if trio.current_time() - began > GOOD_SESSION_S:
+                waits = self._waits()
+            await trio.sleep(next(waits))
+            with contextlib.suppress(DoorUnreachable):
+                await self.learn_settings()
+
+    def _session_opened(self, session: Session) -> None:
+        if self._closing:
+            session.ending.set()
+        self.url = session.url
+        self._session = session
+        self._plain = False
+        self.sessions += 1
+        self._opened.set()
+        log.info("session_opened", url=session.url)
+
+    def _session_over(self, reason: str) -> None:
+        if self._session is not None and not self._closing:
+            log.warning("session_lost", url=self.url, reason=reason)
+        elif not self._closing:
+            log.debug("session_refused", url=self.url, reason=reason)
+        self._why = reason
+        self._session = None
+        if not self._plain:
+            self._opened = trio.Event()
+
+    async def _go_plain(self, url: str) -> None:
+        log.warning("websocket_does_not_pass", url=url, instead="turns by POST")
+        self.url, self._plain = url, True
+        self.sessions += 1
+        self._opened.set()
+        await trio.sleep(PLAIN_FOR_S)
+
+    async def _turned_away(self, refused: DoorRefused) -> None:
+        """The key isn't taken: enrol again where the root has forgotten it, give up where it was revoked."""
+        if refused.code in _FATAL:
+            raise refused
+        if refused.code == RefusalCode.UNAUTHORIZED:
+            log.warning("key_unknown", url=self.url, reason=str(refused))
+            with contextlib.suppress(DoorUnreachable):
+                await self.learn_settings()
+                await self.enrol_if_needed(again=True)
+            return
+        await trio.sleep(refused.retry_after_s or FIRST_WAIT_S)
+
+    def _take_push(self, push: Push) -> None:
+        with contextlib.suppress(trio.WouldBlock):
+            self._push.send_nowait(push)
+
+    def close(self) -> None:
+        """Say goodbye; ``open_door`` waits for it."""
+        self._closing = True
+        if self._session is not None:
+            self._session.ending.set()
+
+
+async def _read(response: httpx.Response, url: str) -> bytes:
+    parts = []
+    length = 0
+    async for part in response.aiter_bytes():
+        length += len(part)
+        if length > MAX_ANSWER_BYTES:
+            raise DoorUnreachable(url, f"it answered with more than {MAX_ANSWER_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _why(fault: BaseException) -> str:
+    cause: BaseException | None = fault
+    while cause is not None:  # httpx wraps httpcore wraps ssl
+        if isinstance(cause, (ssl.SSLError, trio.TooSlowError)):
+            return reason_of(cause)
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(fault, httpx.TimeoutException):
+        return "no answer in time"
+    return str(fault) or type(fault).__name__
+
+
+def _error_body(refused: DoorRefused) -> ErrorBody:
+    return ErrorBody(
+        code=refused.code, message=str(refused), retry_after_s=refused.retry_after_s, details=refused.details or None
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_door(
+    link: JoinLink,
+    identity: Identity,
+    hello: Hello,
+    *,
+    directory: Path,
+    payout: Address | None = None,
+    tls: ssl.SSLContext | None = None,
+    rng: random.Random | None = None,
+    on_join: Callable[[DoorClient], None] | None = None,
+) -> AsyncIterator[DoorClient]:
+    """Become a member of the swarm, and keep a session with its door while the block is open.
+
+    Args:
+        link: where the swarm is.
+        identity: who we are.
+        hello: what we are.
+        directory: where membership and settings are kept, 0700.
+        payout: who is paid; by default the worker itself.
+        tls: checks the door's certificate; by default against the machine's and certifi's CAs.
+        rng: spreads the waits.
+        on_join: told the client once it is a member, before the first session.
+
+    Raises:
+        DoorUnreachable: no door answers.
+        DoorRefused: the swarm doesn't admit us, or turned us away for good.
+        UntrustedSettings: the root isn't the one that we trust.
+
+    *Resource handling*: leaving the block says goodbye (a WebSocket close, 3 ms as a rule, 2 s at most).
+    """
+    context = trust_certificates() if tls is None else tls
+    # Proxies of the environment are left out: the session wouldn't go through them either.
+    async with httpx.AsyncClient(verify=context, trust_env=False, timeout=None) as http:  # noqa: S113 -- fail_after
+        door = DoorClient(
+            link,
+            identity,
+            hello,
+            directory=directory,
+            payout=payout or identity.address,
+            http=http,
+            tls=context,
+            rng=rng or random.Random(),  # noqa: S311 -- spreads waits, no secrets
+        )
+        await door.join()
+        if on_join is not None:
+            on_join(door)
+        try:
+            async with trio.open_nursery() as nursery:
+                ended = trio.Event()
+
+                async def keep() -> None:
+                    try:
+                        await door.keep_session()
+                    finally:
+                        ended.set()
+
+                nursery.start_soon(keep)
+                try:
+                    yield door
+                finally:
+                    door.close()
+                with trio.move_on_after(GOODBYE_S if door.saying_goodbye else 0):
+                    await ended.wait()
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            alone = _alone(group)
+            if alone is None:
+                raise
+            raise alone from None
+
+
+def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The one fault of a group, so that callers can name what they catch; None where there are several."""
+    faults: list[BaseException] = []
+    pending: list[BaseException] = [group]
+    while pending:
+        fault = pending.pop()
+        if isinstance(fault, BaseExceptionGroup):
+            pending.extend(fault.exceptions)
+        elif not isinstance(fault, trio.Cancelled):
+            faults.append(fault)
+    return faults[0] if len(faults) == 1 else None
