@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
+import anyio.to_thread
 import attrs
 import trio
 
@@ -26,7 +27,7 @@ from swarm.model import AGENT, Address, Reason
 from swarm.web.blocked import retry_after, why_blocked
 from swarm.web.capture import Capture, TaskDeferred, TaskFailed
 from swarm.web.guard import Guard, Resolve, resolve_name
-from swarm.web.robots import Rules
+from swarm.web.robots import LONG_RULES_CHARS, Rules
 from swarm.web.transfer import Caps, Hop, canonical_or_refused, get_once, host_and_port, origin_of
 from swarm.wire import RobotsAnswer
 
@@ -161,7 +162,7 @@ class Fetcher:
             rules: a robots.txt of our group alone.
             fresh_s: how long they hold, seconds.
         """
-        self._learn(self._origin(origin_of(canonical_or_refused(url))), rules, None, fresh_s)
+        self._learn(self._origin(origin_of(canonical_or_refused(url))), Rules(rules), None, fresh_s)
 
     async def get(self, url: str) -> Capture:
         """GET one URL and follow its redirects.
@@ -215,7 +216,10 @@ class Fetcher:
         async with origin.turn:
             if origin.rules is None or trio.current_time() >= origin.fresh_until:
                 answer = await self._ask_door(name)
-                return self._learn(origin, answer.rules, answer.crawl_delay_s, answer.fresh_s)
+                is_long = len(answer.rules) > LONG_RULES_CHARS
+                rules = await anyio.to_thread.run_sync(Rules, answer.rules) if is_long else Rules(answer.rules)
+                self._learn(origin, rules, answer.crawl_delay_s, answer.fresh_s)
+                return rules
             return origin.rules
 
     async def _ask_door(self, name: str) -> RobotsAnswer:
@@ -234,11 +238,10 @@ class Fetcher:
                 f"the door doesn't tell robots.txt of {name}: {fault}", retry_after_s=ROBOTS_RETRY_S
             ) from fault
 
-    def _learn(self, origin: _Origin, rules: str, crawl_delay_s: float | None, fresh_s: float) -> Rules:
-        origin.rules = Rules(rules)
-        origin.crawl_delay_s = crawl_delay_s or origin.rules.crawl_delay_s or 0.0
+    def _learn(self, origin: _Origin, rules: Rules, crawl_delay_s: float | None, fresh_s: float) -> None:
+        origin.rules = rules
+        origin.crawl_delay_s = crawl_delay_s or rules.crawl_delay_s or 0.0
         origin.fresh_until = trio.current_time() + fresh_s
-        return origin.rules
 
     def _origin(self, name: str) -> _Origin:
         origin = self._origins.setdefault(name, _Origin())

@@ -17,6 +17,8 @@ from swarm.model import AGENT
 
 #: RFC 9309 asks that at least 500 KiB are read.
 MAX_ROBOTS_BYTES: Final = 512 * 1024
+#: Longer rules are worth a thread: a hostile file of half a megabyte takes a second to parse.
+LONG_RULES_CHARS: Final = 16 * 1024
 #: A longer delay than this between two requests is taken as this.
 MAX_CRAWL_DELAY_S: Final = 86_400.0
 

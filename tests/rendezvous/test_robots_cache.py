@@ -92,7 +92,7 @@ async def test_the_file_is_fetched_once_a_day(site: Site) -> None:
     assert len(site.asked) == 2
 
 
-async def test_many_that_ask_at_once_cause_one_fetch(site: Site, pages: dict[str, Page]) -> None:
+async def test_many_that_ask_at_once_cause_one_fetch(site: Site) -> None:
     robots = cache()
 
     answers = await asyncio.gather(*(rules_of(robots, site.url) for _ in range(50)))

@@ -458,6 +458,13 @@ async def test_the_door_is_asked_again_when_the_rules_are_stale() -> None:
     assert robots.asked == [site.url, site.url]
 
 
+async def test_long_rules_hold_as_short_ones_do() -> None:
+    long = NO_PRIVATE + "".join(f"Disallow: /{number}\n" for number in range(5_000))
+    with open_site({"/": reply(b"open")}) as site:
+        assert (await failing(f"{site.url}/4999", rules(long))).reason == "robots"
+        assert (await get(f"{site.url}/", rules(long))).body == b"open"
+
+
 async def test_rules_that_came_with_a_grant_spare_the_door() -> None:
     robots = rules("")
     with open_site({"/private": reply()}) as site:
