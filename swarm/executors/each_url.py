@@ -19,6 +19,9 @@ from swarm.wire import TaskBody
 #: Our own word for an answer that is no error by HTTP, and not what ``ok_status`` asks for either.
 UNEXPECTED_STATUS: Final = "unexpected_status"
 
+#: What ``swarm.wire.Sentence`` takes.
+MAX_DETAIL_CHARS: Final = 500
+
 Keep = Callable[[Capture], Awaitable[UrlOutcome]]
 
 
@@ -94,6 +97,7 @@ def outcome_of(capture: Capture, **found: object) -> UrlOutcome:
 
 
 def _failed(url: str, capture: Capture | None, reason: str, detail: str) -> UrlOutcome:
+    detail = detail[:MAX_DETAIL_CHARS]
     if capture is None:
         return UrlOutcome(url=url, reason=reason, detail=detail)
     return outcome_of(capture, reason=reason, detail=detail)
