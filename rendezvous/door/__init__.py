@@ -1,0 +1,1 @@
+"""The door: the HTTP server that tells a newcomer where the swarm is, and keeps the ledger with everyone."""

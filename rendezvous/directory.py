@@ -1,0 +1,150 @@
+"""The root's data directory: its lock, the swarm's key, the operator's key, and what the swarm is called.
+
+``swarm.key`` is the Ed25519 seed that signs ``/settings`` and is the root's peer key: who loses it loses the swarm.
+Files are 0600 and written whole. Commands beside a running root (invite, keys) open the directory without its lock;
+they touch the ledger alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+import msgspec
+
+from swarm.errors import ConfigurationError
+from swarm.identity import lock_directory, write_private
+
+__all__ = ["RootDirectory", "SwarmFile", "find_directory", "open_directory"]
+
+SWARM_KEY: Final = "swarm.key"
+OPERATOR_KEY: Final = "operator.key"
+SWARM_FILE: Final = "swarm.json"
+LEDGER: Final = "ledger.sqlite"
+BLOCKS: Final = "blocks"
+KNOWN_PEERS: Final = "peers.json"
+_SEED_BYTES: Final = 32
+
+
+class SwarmFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``swarm.json``: what is chosen once, and where the door was last. No secrets."""
+
+    network_id: str
+    name: str
+    url: str | None = None
+    p2p_port: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RootDirectory:
+    """A data directory that is in order.
+
+    Args:
+        seed: the swarm's Ed25519 seed, 32 bytes, secret.
+    """
+
+    path: Path
+    seed: bytes = attrs.field(repr=False)
+    swarm: SwarmFile
+
+    @property
+    def ledger_url(self) -> str:
+        """The SQLite ledger of this directory."""
+        return f"sqlite:///{self.path / LEDGER}"
+
+    @property
+    def blocks(self) -> Path:
+        """Where blocks are kept."""
+        return self.path / BLOCKS
+
+    @property
+    def known_peers(self) -> Path:
+        """Where the peer keeps whom it met."""
+        return self.path / KNOWN_PEERS
+
+    @property
+    def operator_key_file(self) -> Path:
+        """The file of the operator's API key."""
+        return self.path / OPERATOR_KEY
+
+    def operator_key(self) -> str | None:
+        """The operator's API key; None where none was made yet."""
+        body = _read_private(self.operator_key_file)
+        return body.decode().strip() if body is not None else None
+
+    def keep_operator_key(self, key: str) -> None:
+        """Store the operator's API key."""
+        write_private(self.operator_key_file, key.encode() + b"\n")
+
+    def keep(self, *, url: str, name: str | None, p2p_port: int | None) -> RootDirectory:
+        """Note where the door is, what the swarm is called, and the peer's port for the next start."""
+        swarm = msgspec.structs.replace(
+            self.swarm, url=url, name=name or self.swarm.name, p2p_port=p2p_port or self.swarm.p2p_port
+        )
+        if swarm != self.swarm:
+            write_private(self.path / SWARM_FILE, msgspec.json.format(msgspec.json.encode(swarm)) + b"\n")
+        return attrs.evolve(self, swarm=swarm)
+
+
+@contextlib.contextmanager
+def open_directory(path: Path, *, name: str | None = None) -> Iterator[RootDirectory]:
+    """Lock the data directory; a first use makes it, its key and its network id.
+
+    *Resource handling*: the lock is held until the block is left.
+
+    Raises:
+        DirectoryLocked: another root uses it.
+        ConfigurationError: it can't be used, or a file in it is damaged or readable by others.
+    """
+    with lock_directory(path):
+        if (path / SWARM_KEY).exists() != (path / SWARM_FILE).exists():
+            missing = SWARM_KEY if (path / SWARM_FILE).exists() else SWARM_FILE
+            raise ConfigurationError(
+                f"{path} has no {missing} any more", hint="bring it back from a copy; a new one is another swarm"
+            )
+        if not (path / SWARM_KEY).exists():
+            write_private(path / SWARM_KEY, secrets.token_hex(_SEED_BYTES).encode() + b"\n")
+            fresh = SwarmFile(network_id=secrets.token_hex(8), name=name or socket.gethostname()[:64] or "swarm")
+            write_private(path / SWARM_FILE, msgspec.json.format(msgspec.json.encode(fresh)) + b"\n")
+        yield find_directory(path)
+
+
+def find_directory(path: Path) -> RootDirectory:
+    """Read a data directory that was made before, without locking it.
+
+    Raises:
+        ConfigurationError: there is none there, or a file in it is damaged or readable by others.
+    """
+    seed_text, body = _read_private(path / SWARM_KEY), _read_private(path / SWARM_FILE)
+    if seed_text is None or body is None:
+        raise ConfigurationError(
+            f"{path} is no root's data directory", hint="swarm-root init --data DIR makes one; or name it with --data"
+        )
+    try:
+        seed = bytes.fromhex(seed_text.decode().strip())
+        swarm = msgspec.json.decode(body, type=SwarmFile)
+    except (ValueError, msgspec.MsgspecError) as fault:
+        raise ConfigurationError(f"a file in {path} is damaged: {fault}", hint="bring it back from a copy") from fault
+    if len(seed) != _SEED_BYTES:
+        raise ConfigurationError(f"{path / SWARM_KEY} is damaged", hint="bring it back from a copy")
+    return RootDirectory(path=path, seed=seed, swarm=swarm)
+
+
+def _read_private(path: Path) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as fault:
+        raise ConfigurationError(f"{path} can't be read: {fault.strerror}") from fault
+    with open(descriptor, "rb") as file:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+            raise ConfigurationError(f"{path} is readable by others", hint=f"chmod 600 {path}")
+        return file.read()

@@ -1,0 +1,54 @@
+"""What the ledger's events mean for those who are connected: nudges, cancels, event streams, counters.
+
+Called on the loop after each commit; nothing here waits. Gossip is somebody else's (``rendezvous.announce``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rendezvous.door.metrics import Metrics
+from rendezvous.door.stream import EventStream
+from rendezvous.fleet import Fleet
+from rendezvous.ledger.ops import LedgerEvent, WorkerRef
+from swarm.model import Move, Status, TaskId
+from swarm.wire import Requires, encode
+
+__all__ = ["Notifier"]
+
+
+class Notifier:
+    """Tells sessions and streams what was committed."""
+
+    def __init__(self, *, fleet: Fleet, stream: EventStream, metrics: Metrics) -> None:
+        self._fleet = fleet
+        self._stream = stream
+        self._metrics = metrics
+
+    def take(self, events: Sequence[LedgerEvent]) -> None:
+        """Pass on what was just committed."""
+        self._stream.take(events)
+        ready: dict[tuple[str, bytes], tuple[Requires, int]] = {}
+        called_off: dict[WorkerRef, list[TaskId]] = defaultdict(list)
+        for event in events:
+            self._metrics.count("swarm_ledger_events_total", move=event.move.value)
+            if event.to is Status.PENDING:
+                group = (event.kind, encode(event.requires))
+                ready[group] = (event.requires, ready.get(group, (None, 0))[1] + 1)
+            elif event.move is Move.CANCEL and event.worker is not None:
+                called_off[event.worker].append(event.task)
+        for ref, tasks in called_off.items():
+            worker = self._fleet.get(ref)
+            if worker is not None and worker.session is not None:
+                worker.session.cancel(tuple(tasks))
+        for (kind, _), (requires, number) in ready.items():
+            self._nudge(kind, requires, number)
+
+    def _nudge(self, kind: str, requires: Requires, number: int) -> None:
+        """Wake as many idle workers that hear no gossip as there are new tasks for them."""
+        for worker in self._fleet.deaf_idle(kind, requires, number):
+            if worker.session is not None:
+                worker.nudged = True
+                worker.session.nudge()
+                self._metrics.count("swarm_nudges_total")

@@ -1,0 +1,73 @@
+"""All that the door's handlers lean on, opened by ``rendezvous.root`` and passed inward as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from rendezvous.door.auth import Keys
+from rendezvous.door.limits import Network, RateLimiter
+from rendezvous.door.metrics import Metrics
+from rendezvous.fleet import Fleet
+from swarm.model import Cid, Refusal
+from swarm.wire import RobotsAnswer
+
+if TYPE_CHECKING:
+    from rendezvous.door.session import Sessions
+    from rendezvous.door.site import Site
+    from rendezvous.door.stream import EventStream
+    from rendezvous.door.turns import Turns
+    from rendezvous.ledger.ledger import Ledger
+
+__all__ = ["Door", "Robots", "Store"]
+
+
+class Store(Protocol):
+    """The blocks that the root keeps; ``rendezvous.store`` has two."""
+
+    async def get(self, cid: Cid) -> bytes | None:
+        """One block."""
+
+    async def read(self, cid: Cid, max_bytes: int) -> bytes | None:
+        """A content by its root block; None where a block is missing."""
+
+    async def missing(self, cid: Cid) -> list[Cid]:
+        """The blocks of a content that aren't here."""
+
+
+class Robots(Protocol):
+    """The root's robots.txt; ``rendezvous.robots`` has it."""
+
+    async def rules(self, origin: str) -> RobotsAnswer | Refusal:
+        """The rules of an origin for our agent."""
+
+
+@attrs.frozen(kw_only=True)
+class Door:
+    """The resources of the door.
+
+    Args:
+        clock: monotonic seconds.
+        wall: Unix seconds.
+        is_stopping: true once the root was told to stop.
+        started_at: when it started, by ``clock``.
+    """
+
+    ledger: Ledger
+    store: Store
+    robots: Robots
+    fleet: Fleet
+    keys: Keys
+    site: Site
+    turns: Turns
+    stream: EventStream
+    sessions: Sessions
+    limiter: RateLimiter
+    metrics: Metrics
+    trusted_proxies: tuple[Network, ...]
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    is_stopping: Callable[[], bool]
+    started_at: float

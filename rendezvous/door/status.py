@@ -1,0 +1,128 @@
+"""The swarm as a whole: totals, the pending queue as JSON lines, probes, metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from rendezvous.door.call import Call, Shown
+from rendezvous.door.envelope import refusal_of
+from rendezvous.door.metrics import CONTENT_TYPE, render
+from rendezvous.door.resources import Door
+from swarm import __version__
+from swarm.errors import SwarmError
+from swarm.model import Refusal, RefusalCode, Status
+from swarm.wire import Answer, encode
+
+__all__ = ["Health", "StatusView", "export_queue", "healthz", "metrics", "readyz", "status"]
+
+log = structlog.get_logger()
+
+#: A chunk of the export, bytes.
+CHUNK_BYTES: Final = 64 * 1024
+
+
+class StatusView(Answer, frozen=True):
+    """Totals: tasks by status, workers by state, slots."""
+
+    name: str
+    version: str
+    admission: str
+    tasks: dict[str, int]
+    workers: dict[str, int]
+    slots: int
+    free_slots: int
+    sessions: int
+    uptime_s: float
+    peer: str | None = None
+    peer_addrs: tuple[str, ...] = ()
+
+
+class Health(Answer, frozen=True):
+    """That the process answers, or that it can take work."""
+
+    status: str
+
+
+async def status(door: Door, call: Call) -> StatusView:
+    """Totals of the swarm."""
+    del call
+    counts = await door.ledger.read(lambda reader: reader.counts())
+    live = list(door.fleet.live())
+    peer = door.site.peer()
+    return StatusView(
+        name=door.site.charter.name,
+        version=__version__,
+        admission=door.site.charter.admission,
+        tasks={one.value: counts.get(one, 0) for one in Status},
+        workers=_states(door),
+        slots=sum(worker.slots for worker in live),
+        free_slots=sum(worker.free for worker in live),
+        sessions=len(door.sessions),
+        uptime_s=round(door.clock() - door.started_at, 1),
+        peer=peer.id if peer else None,
+        peer_addrs=peer.addrs if peer else (),
+    )
+
+
+def _states(door: Door) -> dict[str, int]:
+    found = Counter(door.fleet.state(worker) for worker in door.fleet.all())
+    return {state: found.get(state, 0) for state in ("ready", "busy", "offline")}
+
+
+async def export_queue(door: Door, call: Call) -> web.StreamResponse:
+    """All pending tasks as JSON lines that ``POST /v1/tasks`` would take again."""
+    response = web.StreamResponse(
+        headers={"Content-Type": "application/jsonl", "Content-Disposition": 'attachment; filename="queue.jsonl"'}
+    )
+    if "gzip" in call.request.headers.get("Accept-Encoding", ""):
+        response.enable_compression(web.ContentCoding.gzip)
+    rows = await door.ledger.read(lambda reader: list(reader.export_pending()))
+    await response.prepare(call.request)
+    chunk = bytearray()
+    for row in rows:
+        chunk += encode(row) + b"\n"
+        if len(chunk) >= CHUNK_BYTES:
+            await response.write(bytes(chunk))
+            chunk.clear()
+    await response.write(bytes(chunk))
+    await response.write_eof()
+    return response
+
+
+async def healthz(door: Door, call: Call) -> Health:
+    """The process answers."""
+    del door, call
+    return Health(status="ok")
+
+
+async def readyz(door: Door, call: Call) -> Shown | Refusal:
+    """The root can take work: it isn't stopping, and its ledger answers."""
+    del call
+    if door.is_stopping():
+        return Refusal(RefusalCode.SHUTTING_DOWN, "the root is stopping")
+    try:
+        await door.ledger.read(lambda reader: reader.last_event_id())
+    except SwarmError as fault:
+        refusal = refusal_of(fault)
+        if refusal is None:
+            raise
+        return refusal
+    return Shown(value=Health(status="ready"))
+
+
+async def metrics(door: Door, call: Call) -> web.Response:
+    """Counters and gauges for Prometheus."""
+    del call
+    counts = await door.ledger.read(lambda reader: reader.counts())
+    samples = [
+        *door.metrics.samples(),
+        *(("swarm_tasks", (("status", one.value),), float(counts.get(one, 0))) for one in Status),
+        *(("swarm_workers", (("state", state),), float(number)) for state, number in _states(door).items()),
+        ("swarm_sessions", (), float(len(door.sessions))),
+        ("swarm_event_streams", (), float(door.stream.readers)),
+    ]
+    return web.Response(body=render(samples).encode(), headers={"Content-Type": CONTENT_TYPE})

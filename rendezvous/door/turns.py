@@ -1,0 +1,221 @@
+"""The turn: the one thing that a worker says, and what it is answered (DESIGN §4).
+
+One worker's turns are taken one after another. Repeating (boot, n) gives the answer that was given, from memory, so a
+lost answer costs nothing. A turn of a boot that another has followed is refused: it would give back the newer one's
+leases. Results are verified before the ledger hears of them; one that can't be verified yet counts as held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from rendezvous.door.envelope import error_body, outcome_of, refusal_of
+from rendezvous.door.metrics import Metrics
+from rendezvous.door.resources import Store
+from rendezvous.door.verify import verify_done
+from rendezvous.fleet import Fleet, Worker
+from rendezvous.ledger.ops import (
+    DoneItem,
+    Ended,
+    FailedItem,
+    Granted,
+    LeaseRef,
+    SeeWorkers,
+    TakeTurn,
+    TurnResult,
+    WorkerRef,
+)
+from swarm.errors import SwarmError
+from swarm.model import Address, Refusal, RefusalCode, TaskId
+from swarm.wire import Done, Grant, Outcome, Renewed, Turn, TurnAnswer
+
+if TYPE_CHECKING:
+    from rendezvous.ledger.ledger import Ledger
+
+__all__ = ["Turns"]
+
+#: Boots of one worker that are remembered as over.
+PAST_BOOTS: Final = 16
+
+
+@attrs.define(eq=False)
+class _Talk:
+    """What is remembered of one worker's turns."""
+
+    lock: asyncio.Lock = attrs.field(factory=asyncio.Lock)
+    boot: str = ""
+    n: int = 0
+    answer: TurnAnswer | None = None
+    past: deque[str] = attrs.field(factory=lambda: deque(maxlen=PAST_BOOTS))
+
+
+class Turns:
+    """Takes turns.
+
+    Args:
+        roots: the peer ids whose gossip workers should believe.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        store: Store,
+        fleet: Fleet,
+        metrics: Metrics,
+        roots: tuple[str, ...],
+    ) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._fleet = fleet
+        self._metrics = metrics
+        self._roots = roots
+        self._talks: dict[WorkerRef, _Talk] = {}
+
+    async def take(
+        self, ref: WorkerRef, payout: Address, turn: Turn, *, seen_at: float, way: str
+    ) -> TurnAnswer | Refusal:
+        """Take one turn, or answer a repeated one as before.
+
+        Args:
+            ref: whose turn it is.
+            payout: who is paid for this worker's work.
+            turn: what it says.
+            seen_at: Unix seconds, for the list of workers.
+            way: ``session`` or ``http``, for the metrics.
+
+        Raises:
+            LedgerUnavailable: nothing was changed; the worker repeats the turn.
+        """
+        talk = self._talks.setdefault(ref, _Talk())
+        async with talk.lock:
+            if turn.boot == talk.boot and turn.n == talk.n and talk.answer is not None:
+                self._metrics.count("swarm_turns_repeated_total")
+                return talk.answer
+            refusal = _check_order(talk, turn)
+            if refusal is not None:
+                return refusal
+            worker = self._fleet.known(ref, payout)
+            if turn.hello is not None:
+                self._fleet.introduce(worker, turn.hello)
+            if turn.stats is not None:
+                worker.stats = turn.stats
+            worker.boot = turn.boot
+            self._fleet.heard(worker, free=turn.free, gossip=turn.gossip, seen_at=seen_at)
+            answer = await self._take(worker, turn)
+            if talk.boot != turn.boot:
+                if talk.boot:
+                    talk.past.append(talk.boot)
+                talk.boot = turn.boot
+            talk.n, talk.answer = turn.n, answer
+            self._metrics.count("swarm_turns_total", way=way)
+            return answer
+
+    async def _take(self, worker: Worker, turn: Turn) -> TurnAnswer:
+        checked = await asyncio.gather(*(self._verify(worker.ref, done) for done in turn.done))
+        verified = tuple(item for item in checked if isinstance(item, DoneItem))
+        refused = [
+            Ended(task=done.task, fence=done.fence, outcome=item)
+            for done, item in zip(turn.done, checked, strict=True)
+            if isinstance(item, Refusal)
+        ]
+        if turn.hello is not None:
+            # At once: a worker says it once a boot, and the root may be killed at any time.
+            await self._ledger.call(SeeWorkers(seen=self._fleet.take_unsaved()))
+        result: TurnResult = await self._ledger.call(
+            TakeTurn(
+                worker=worker.ref,
+                boot=turn.boot,
+                facts=worker.facts,
+                done=verified,
+                failed=tuple(
+                    FailedItem(
+                        task=failed.task,
+                        fence=failed.fence,
+                        reason=failed.reason,
+                        detail=failed.detail,
+                        retryable=failed.retryable,
+                        retry_after_s=failed.retry_after_s,
+                        ran_s=failed.ran_s,
+                    )
+                    for failed in turn.failed
+                ),
+                released=tuple(LeaseRef(one.task, one.fence) for one in turn.released),
+                # What couldn't be verified is still in the worker's hands: its lease mustn't be granted again.
+                held=(
+                    *(LeaseRef(one.task, one.fence) for one in turn.held),
+                    *(LeaseRef(one.task, one.fence) for one in refused),
+                ),
+                renew=tuple(LeaseRef(one.task, one.fence) for one in turn.held if one.renew),
+                offers=turn.offers[: turn.free],
+                want=turn.want,
+            )
+        )
+        self._fleet.set_free(worker, turn.free - len(result.granted))
+        worker.hungry = len(result.granted) < len(turn.offers) + turn.want
+        return self._answer(turn, result, refused)
+
+    async def _verify(self, ref: WorkerRef, done: Done) -> DoneItem | Refusal:
+        try:
+            return await verify_done(done, worker=ref, store=self._store)
+        except SwarmError as fault:
+            refusal = refusal_of(fault)
+            if refusal is None:
+                raise
+            return refusal
+
+    def _answer(self, turn: Turn, result: TurnResult, refused: list[Ended]) -> TurnAnswer:
+        for grant in result.granted:
+            self._metrics.count("swarm_grants_total", via=grant.via.value)
+        if turn.offers:
+            self._metrics.count("swarm_asks_total", len(turn.offers))
+        ended = {(one.task, one.fence): one for one in (*result.ended, *refused)}
+        said = [
+            *((one.task, one.fence) for one in turn.done),
+            *((one.task, one.fence) for one in turn.failed),
+            *((one.task, one.fence) for one in turn.released),
+        ]
+        return TurnAnswer(
+            n=turn.n,
+            outcomes=tuple(_outcome(key, ended.get(key)) for key in dict.fromkeys(said)),
+            grants=tuple(grant_of(granted) for granted in result.granted),
+            renewed=tuple(
+                Renewed(task=lease.task, fence=lease.fence, lease_s=lease.lease_s) for lease in result.renewed
+            ),
+            lost=result.lost,
+            cancelled=result.cancelled,
+            live_workers=self._fleet.live_count(),
+            spread_s=self._fleet.spread_s(),
+            roots=self._roots,
+        )
+
+
+def grant_of(granted: Granted) -> Grant:
+    """A grant as it travels."""
+    return Grant(task=granted.task, fence=granted.fence, lease_s=granted.lease_s, via=granted.via.value)
+
+
+def _check_order(talk: _Talk, turn: Turn) -> Refusal | None:
+    if turn.boot == talk.boot and turn.n <= talk.n:
+        return Refusal(
+            RefusalCode.BAD_REQUEST,
+            f"turn {turn.n} comes after turn {talk.n} of the same boot; number turns upwards",
+            details={"n": talk.n},
+        )
+    if turn.boot in talk.past:
+        return Refusal(
+            RefusalCode.BAD_REQUEST,
+            "this boot is over: a later one of the same data directory has spoken; is a second process using it?",
+        )
+    return None
+
+
+def _outcome(key: tuple[TaskId, int], ended: Ended | None) -> Outcome:
+    if ended is not None:
+        return outcome_of(ended)
+    unknown = Refusal(RefusalCode.INTERNAL, "the ledger gave no answer for this entry; say it again")
+    return Outcome(task=key[0], fence=key[1], error=error_body(unknown))

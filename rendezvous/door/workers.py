@@ -1,0 +1,111 @@
+"""``/v1/workers``: the nodes with their state and what they counted; deleting one requeues its work."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rendezvous.door.call import Call
+from rendezvous.door.resources import Door
+from rendezvous.fleet import Worker
+from rendezvous.ledger.ops import RemoveWorker
+from swarm.model import Refusal, RefusalCode
+from swarm.wire import Answer, Page, Stats
+
+__all__ = ["Removed", "WorkerView", "remove_worker", "worker", "workers"]
+
+_APART: Final = ":"
+
+
+class WorkerView(Answer, frozen=True):
+    """A node. ``status`` is ready, busy or offline; ``last_seen_s`` is how long ago it spoke, seconds."""
+
+    id: str
+    address: str
+    instance: str
+    payout: str
+    status: str
+    slots: int
+    free: int
+    active: int
+    last_seen_s: float | None = None
+    peer_id: str | None = None
+    version: str | None = None
+    kinds: dict[str, str] = msgspec.field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    region: str | None = None
+    gossip: bool = False
+    session: bool = False
+    stats: Stats = Stats()
+
+
+class Removed(Answer, frozen=True):
+    """A worker that was taken off the list, and how many leases it gave back."""
+
+    id: str
+    requeued: int
+
+
+def view(door: Door, one: Worker) -> WorkerView:
+    """A worker as the operator sees it."""
+    hello = one.hello
+    live = door.fleet.is_live(one)
+    return WorkerView(
+        id=f"{one.ref.address}{_APART}{one.ref.instance}",
+        address=one.ref.address,
+        instance=one.ref.instance,
+        payout=one.payout,
+        status=door.fleet.state(one),
+        slots=one.slots,
+        free=one.free if live else 0,
+        active=max(0, one.slots - one.free) if live else 0,
+        last_seen_s=round(max(0.0, door.wall() - one.seen_at), 1) if one.seen_at else None,
+        peer_id=one.peer_id,
+        version=hello.version if hello else None,
+        kinds=dict(hello.kinds) if hello else {},
+        labels=hello.labels if hello else (),
+        region=hello.region if hello else None,
+        gossip=one.gossip and live,
+        session=one.session is not None,
+        stats=one.stats,
+    )
+
+
+async def workers(door: Door, call: Call) -> Page | Refusal:
+    """A page of all nodes."""
+    after = call.queries["cursor"] or ""
+    rest = [found for one in door.fleet.all() if (found := view(door, one)).id > after]
+    limit = call.queries["limit"]
+    return Page(items=tuple(rest[:limit]), next=rest[limit - 1].id if len(rest) > limit else None)
+
+
+def _find(door: Door, wanted: str) -> Worker | None:
+    """By ``address:instance``, or by the address alone where it has one instance."""
+    address, _, instance = wanted.partition(_APART)
+    found = [
+        one for one in door.fleet.all() if one.ref.address == address and (not instance or one.ref.instance == instance)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _unknown(wanted: str) -> Refusal:
+    return Refusal(
+        RefusalCode.NOT_FOUND, f"there is no one worker {wanted[:120]}; ids are ADDRESS:INSTANCE, see GET /v1/workers"
+    )
+
+
+async def worker(door: Door, call: Call) -> WorkerView | Refusal:
+    """One node."""
+    found = _find(door, call.path("id"))
+    return view(door, found) if found else _unknown(call.path("id"))
+
+
+async def remove_worker(door: Door, call: Call) -> Removed | Refusal:
+    """Take a node off the list; what it held goes back uncounted. One that still runs comes back at its next turn."""
+    found = _find(door, call.path("id"))
+    if found is None:
+        return _unknown(call.path("id"))
+    requeued: int = await door.ledger.call(RemoveWorker(worker=found.ref, who=call.who.owner))
+    door.fleet.remove(found.ref)
+    return Removed(id=call.path("id"), requeued=requeued)

@@ -1,0 +1,278 @@
+"""Who is out there, and who has a free slot? The workers as their turns show them, in memory.
+
+The door writes here at each turn; the announcer and ``spread_s`` read. Nothing that must survive lives here: what a
+worker said it is goes to the ledger (``SeeWorkers``) and comes back at a restart. A worker is live while its last turn
+is at most ``LIVE_S`` old.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol, TypeVar
+
+import attrs
+import msgspec
+
+from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
+from swarm.model import Address, TaskId
+from swarm.wire import Hello, Requires, Stats, encode
+
+__all__ = ["Fleet", "Pushes", "Worker", "WorkerState", "facts_of"]
+
+T = TypeVar("T")
+
+#: Three heartbeats of 10 s.
+LIVE_S: Final = 30.0
+#: How long a ``closed`` takes to arrive (measured, DESIGN §5), seconds.
+CLOSED_LAG_S: Final = 0.06
+#: Up to so many workers with free slots may ask at once.
+ASKERS_AT_ONCE: Final = 4
+#: Counting the fleet at each turn would be quadratic; it is believed for so long, seconds.
+COUNT_FRESH_S: Final = 0.05
+
+
+class Pushes(Protocol):
+    """What the door may say over a session without being asked. None of these waits."""
+
+    def nudge(self) -> None:
+        """Tell the worker to take a turn."""
+
+    def cancel(self, tasks: tuple[TaskId, ...]) -> None:
+        """Tell the worker that these tasks were called off."""
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session."""
+
+
+class WorkerState:
+    """What ``GET /v1/workers`` says of a worker."""
+
+    READY: Final = "ready"
+    BUSY: Final = "busy"
+    OFFLINE: Final = "offline"
+
+
+def facts_of(hello: Hello | None) -> WorkerFacts:
+    """What policy needs of a hello; nothing is known of a worker that has said none."""
+    if hello is None:
+        return WorkerFacts()
+    return WorkerFacts(
+        kinds=frozenset(hello.kinds),
+        labels=frozenset(hello.labels),
+        region=hello.region,
+        versions={"worker": hello.version, **hello.kinds},
+    )
+
+
+@attrs.define(kw_only=True, eq=False)
+class Worker:
+    """One worker. ``last_turn`` is in monotonic seconds, ``seen_at`` in Unix seconds."""
+
+    ref: WorkerRef
+    payout: Address
+    peer_id: str | None = None
+    hello: Hello | None = None
+    facts: WorkerFacts = attrs.field(factory=WorkerFacts)
+    boot: str = ""
+    slots: int = 0
+    free: int = 0
+    gossip: bool = False
+    stats: Stats = attrs.field(factory=Stats)
+    last_turn: float | None = None
+    seen_at: float = 0.0
+    address: str | None = None
+    session: Pushes | None = None
+    #: Nudged since its last turn: once is enough.
+    nudged: bool = False
+    #: It wanted more in its last turn than it was granted.
+    hungry: bool = False
+    unsaved: bool = False
+    removed: bool = False
+
+
+class Fleet:
+    """All workers that the root knows.
+
+    Args:
+        clock: monotonic seconds.
+        fits: whether a worker may have tasks of this kind that require this.
+        rng: spreads nudges over the idle.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        fits: Callable[[WorkerFacts, str, Requires], bool],
+        rng: random.Random,
+    ) -> None:
+        self._clock = clock
+        self._fits = fits
+        self._rng = rng
+        self._workers: dict[WorkerRef, Worker] = {}
+        self._counted_at = -1.0
+        self._live = 0
+        self._with_free = 0
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, seen: Iterable[SeenWorker]) -> None:
+        """Take over what the ledger kept: all offline until they speak."""
+        for one in seen:
+            worker = self.known(one.worker, one.payout)
+            worker.peer_id = one.peer_id
+            worker.seen_at = one.at
+            worker.boot = one.boot
+            worker.hello = _read(one.hello, Hello)
+            worker.facts = facts_of(worker.hello)
+            worker.slots = worker.hello.slots if worker.hello else 0
+            worker.stats = _read(one.stats, Stats) or Stats()
+
+    def known(self, ref: WorkerRef, payout: Address) -> Worker:
+        """The worker of this identity; from now on it is known."""
+        worker = self._workers.get(ref)
+        if worker is None:
+            worker = self._workers[ref] = Worker(ref=ref, payout=payout)
+        return worker
+
+    def introduce(self, worker: Worker, hello: Hello) -> None:
+        """Note what a worker says it is."""
+        worker.hello = hello
+        worker.facts = facts_of(hello)
+        worker.slots = hello.slots
+        worker.peer_id = hello.peer_id or worker.peer_id
+        worker.unsaved = True
+
+    def heard(self, worker: Worker, *, free: int, gossip: bool, seen_at: float) -> None:
+        """Note that a worker took a turn just now."""
+        worker.last_turn = self._clock()
+        worker.seen_at = seen_at
+        worker.gossip = gossip
+        worker.nudged = False
+        worker.removed = False
+        worker.unsaved = True
+        self.set_free(worker, free)
+
+    def set_free(self, worker: Worker, free: int) -> None:
+        """Note how many slots a worker has left."""
+        worker.free = max(0, free)
+
+    def remove(self, ref: WorkerRef) -> None:
+        """Take a worker off the list until it speaks again."""
+        worker = self._workers.get(ref)
+        if worker is not None:
+            worker.removed = True
+            worker.last_turn = None
+            self._counted_at = -1.0
+
+    def take_unsaved(self) -> tuple[SeenWorker, ...]:
+        """What the ledger should keep of the workers that spoke since the last call."""
+        unsaved = [worker for worker in self._workers.values() if worker.unsaved and not worker.removed]
+        for worker in unsaved:
+            worker.unsaved = False
+        return tuple(
+            SeenWorker(
+                worker=worker.ref,
+                payout=worker.payout,
+                peer_id=worker.peer_id,
+                boot=worker.boot,
+                hello=encode(worker.hello).decode() if worker.hello else "",
+                stats=encode(worker.stats).decode(),
+                at=worker.seen_at,
+            )
+            for worker in unsaved
+        )
+
+    def put_back(self, seen: Iterable[SeenWorker]) -> None:
+        """What couldn't be written is unsaved again."""
+        for one in seen:
+            worker = self._workers.get(one.worker)
+            if worker is not None:
+                worker.unsaved = True
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, ref: WorkerRef) -> Worker | None:
+        """The worker of this identity, if it is known."""
+        worker = self._workers.get(ref)
+        return None if worker is None or worker.removed else worker
+
+    def all(self) -> list[Worker]:
+        """Every worker on the list, in the order of their identity."""
+        found = [worker for worker in self._workers.values() if not worker.removed]
+        return sorted(found, key=lambda worker: (worker.ref.address, worker.ref.instance))
+
+    def is_live(self, worker: Worker) -> bool:
+        """Whether the worker spoke within ``LIVE_S``."""
+        return worker.last_turn is not None and self._clock() - worker.last_turn <= LIVE_S
+
+    def state(self, worker: Worker) -> str:
+        """Ready, busy or offline."""
+        if not self.is_live(worker):
+            return WorkerState.OFFLINE
+        return WorkerState.READY if worker.free > 0 else WorkerState.BUSY
+
+    def live(self) -> Iterator[Worker]:
+        """The workers that spoke within ``LIVE_S``."""
+        return (worker for worker in self._workers.values() if self.is_live(worker))
+
+    def live_count(self) -> int:
+        """How many workers are live."""
+        self._count()
+        return self._live
+
+    def spread_s(self) -> float:
+        """Over how long askers should spread: ``L × max(0, f − 4)`` (DESIGN §5), seconds."""
+        self._count()
+        return round(CLOSED_LAG_S * max(0, self._with_free - ASKERS_AT_ONCE), 3)
+
+    def free_slots(self, kind: str, requires: Requires) -> int:
+        """Free slots of the live workers that hear gossip and may have such a task."""
+        return sum(
+            worker.free
+            for worker in self.live()
+            if worker.free > 0 and worker.gossip and self._fits(worker.facts, kind, requires)
+        )
+
+    def kinds(self) -> frozenset[str]:
+        """The kinds of task that a live worker runs."""
+        return frozenset(kind for worker in self.live() for kind in worker.facts.kinds)
+
+    def anyone_fits(self, kind: str, requires: Requires) -> bool:
+        """Whether a live worker may have such a task."""
+        return any(self._fits(worker.facts, kind, requires) for worker in self.live())
+
+    def deaf_idle(self, kind: str, requires: Requires, at_most: int) -> list[Worker]:
+        """Up to so many idle workers with a session and without gossip that may have such a task; at random."""
+        found = [
+            worker
+            for worker in self.live()
+            if worker.session is not None
+            and worker.free > 0
+            and not worker.gossip
+            and not worker.nudged
+            and self._fits(worker.facts, kind, requires)
+        ]
+        return found if len(found) <= at_most else self._rng.sample(found, at_most)
+
+    def hungry(self) -> list[Worker]:
+        """The workers with a session that asked for more than they got."""
+        return [w for w in self.live() if w.session is not None and w.hungry and w.free > 0 and not w.nudged]
+
+    def _count(self) -> None:
+        now = self._clock()
+        if self._counted_at >= 0 and now - self._counted_at < COUNT_FRESH_S:
+            return
+        live = [worker for worker in self._workers.values() if self.is_live(worker)]
+        self._live = len(live)
+        self._with_free = sum(1 for worker in live if worker.free > 0)
+        self._counted_at = now
+
+
+def _read(text: str, shape: type[T]) -> T | None:
+    """What an older root may have written; unreadable means unknown."""
+    try:
+        return msgspec.json.decode(text, type=shape) if text else None
+    except msgspec.MsgspecError:
+        return None

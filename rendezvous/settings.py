@@ -1,0 +1,178 @@
+"""What an operator may set of a root; each setting is declared here and nowhere else."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+from urllib.parse import urlsplit
+
+import attrs
+
+from swarm.errors import ConfigurationError
+from swarm.settings import bytes_size, choice, directory, duration_s, number, setting, switch, text
+
+__all__ = ["Bind", "RootSettings"]
+
+DEFAULT_DATA: Final = Path("~/.local/share/task-swarm/root").expanduser()
+LOOPBACK_NAMES: Final = frozenset({"localhost"})
+
+Admission = Literal["invite", "allowlist", "open"]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@attrs.frozen(kw_only=True)
+class Bind:
+    """Where the door listens."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host in LOOPBACK_NAMES
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for every interface."""
+        return self.host in {"0.0.0.0", "::"}  # noqa: S104 -- compared, not bound
+
+    def url(self, *, tls: bool) -> str:
+        """The door's URL as far as it can be told from here."""
+        host = "127.0.0.1" if self.is_wildcard else self.host
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if tls else 'http'}://{shown}:{self.port}"
+
+
+def _bind(given: str) -> Bind:
+    host, _, port = given.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("an address and a port, such as 127.0.0.1:8765 or [::]:443")
+    return Bind(host=host, port=int(port))
+
+
+def _url(given: str) -> str:
+    parts = urlsplit(given.strip())
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("a URL such as https://root.example")
+    return given.strip().rstrip("/")
+
+
+def _network(given: str) -> Network:
+    try:
+        return ipaddress.ip_network(given.strip(), strict=False)
+    except ValueError:
+        raise ValueError("an address or a network such as 10.0.0.0/8") from None
+
+
+def _name(given: str) -> str:
+    name = text(given)
+    if len(name) > 64 or not name.isprintable():
+        raise ValueError("a name of up to 64 characters")
+    return name
+
+
+def _address(given: str) -> str:
+    from swarm.signing import is_address
+
+    if not is_address(given.strip()):
+        raise ValueError("an Ethereum address with its EIP-55 checksum")
+    return given.strip()
+
+
+def _admission(given: str) -> Any:
+    return choice("invite", "allowlist", "open")(given)
+
+
+_admission.choices = ("invite", "allowlist", "open")  # type: ignore[attr-defined]
+
+
+@attrs.frozen(kw_only=True)
+class RootSettings:
+    """A root."""
+
+    data: Path = setting("the root's data directory: keys, ledger, blocks", default=DEFAULT_DATA, parse=directory)
+    bind: Bind = setting("where the door listens", default=Bind(host="127.0.0.1", port=8765), parse=_bind)
+    public_url: str | None = setting("the URL that workers and requesters reach the door at", default=None, parse=_url)
+    tls_cert: Path | None = setting("the door's certificate chain, PEM", default=None, parse=directory)
+    tls_key: Path | None = setting("the certificate's key, PEM", default=None, parse=directory)
+    trusted_proxy: tuple[Network, ...] = setting(
+        "a proxy whose X-Forwarded-For is believed; may be given several times", parse=_network, many=True
+    )
+    name: str | None = setting("what the swarm is called", default=None, parse=_name)
+    admission: Admission | None = setting(
+        "who may enrol; by default invite, and open where the door listens on loopback only",
+        default=None,
+        parse=_admission,
+    )
+    allow: tuple[str, ...] = setting(
+        "an address that may enrol with --admission allowlist; may be given several times", parse=_address, many=True
+    )
+    ledger: str | None = setting(
+        "the ledger's database, such as postgresql://HOST/NAME; by default SQLite in the data directory",
+        default=None,
+        parse=text,
+    )
+    host_rate: float = setting(
+        "requests a second that the swarm makes to one host; 0 is no limit",
+        default=1.0,
+        parse=number(0.0, 100_000.0),
+        unit="1/s",
+    )
+    first_lease: float = setting(
+        "the lease of a kind that has no samples yet", default=60.0, parse=duration_s, unit="s"
+    )
+    max_disk: int | None = setting("the most that stored blocks may take", default=None, parse=bytes_size, unit="bytes")
+    ipfs: str | None = setting(
+        "the multiaddr of a Kubo RPC that keeps the blocks; by default the data directory does",
+        default=None,
+        parse=text,
+    )
+    allow_private: bool = setting(
+        "let the root read robots.txt on this machine and its networks", default=False, parse=switch
+    )
+    contact: str | None = setting(
+        "a URL or e-mail address for owners of sites, sent in the User-Agent", default=None, parse=text
+    )
+    p2p: bool = setting("run a libp2p peer: gossip, discovery", default=True, parse=switch)
+    p2p_listen: tuple[str, ...] = setting(
+        "a multiaddr that the peer listens on; may be given several times", parse=text, many=True
+    )
+    dht: bool = setting("meet peers by the DHT", default=True, parse=switch)
+    mdns: bool = setting("meet peers by mDNS", default=True, parse=switch)
+    ready_file: Path | None = setting(
+        "write where the door is to this file once it serves", default=None, parse=directory
+    )
+    log_level: str = setting(
+        "the lowest level that is logged", default="info", parse=choice("debug", "info", "warning", "error")
+    )
+
+    @property
+    def effective_admission(self) -> Admission:
+        """Who may enrol."""
+        return self.admission or cast(Admission, "open" if self.bind.is_loopback else "invite")
+
+    @property
+    def url(self) -> str:
+        """The URL that join links name."""
+        return self.public_url or self.bind.url(tls=self.tls_cert is not None)
+
+    def check(self) -> None:
+        """Refuse settings that contradict each other.
+
+        Raises:
+            ConfigurationError: with what to do.
+        """
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigurationError("--tls-cert and --tls-key go together", hint="give both, or neither")
+        if self.allow and self.effective_admission != "allowlist":
+            raise ConfigurationError(
+                f"--allow has no effect with --admission {self.effective_admission}", hint="add --admission allowlist"
+            )
+        if self.first_lease <= 0:
+            raise ConfigurationError("--first-lease must be above 0", hint="60 is the default")
