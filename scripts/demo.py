@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -175,8 +176,8 @@ def start_root(stage: Stage) -> dict[str, Any]:
     ready = stage.directory / "root.ready"
     stage.start(
         "root",
-        *("swarm-root", "run", "--data", str(stage.directory / "root"), "--listen", "127.0.0.1:0"),
-        *("--ready-file", str(ready), "--host-rate", "0", "--allow-private"),
+        *("swarm-root", "run", "--data", str(stage.directory / "root"), "--bind", f"127.0.0.1:{free_port()}"),
+        *("--ready-file", str(ready), "--host-rate", "0", "--allow-private", "on"),
     )
 
     def read() -> dict[str, Any] | None:
@@ -194,7 +195,7 @@ def start_workers(stage: Stage, client: Client, join_link: str, tell: Teller) ->
     names: dict[str, str] = {}
     for name in WORKERS:
         data = stage.directory / name
-        stage.start(name, "swarm-worker", join_link, "--data", str(data), "--allow-private")
+        stage.start(name, "swarm-worker", join_link, "--data", str(data), "--allow-private", "on")
     for name in WORKERS:
         address = stage.until(functools.partial(address_of, stage, name), START_S, f"address of {name}")
         names[address] = name
@@ -315,22 +316,20 @@ def perform(stage: Stage, *, keep: bool) -> str:
     if by_offer < BY_OFFER_AT_LEAST:
         raise Failure(f"only {by_offer} tasks were granted by offer; gossip should bring {BY_OFFER_AT_LEAST} or more")
     if keep:
-        stay(stage, ready["door"], key_file, site, job)
+        stay(stage, site, job)
     return (
         f"demo ok: {len(tasks)} tasks, {completed} completed, {failed} failed, {by_offer} by offer, "
         f"{verified} results verified, {elapsed_s:.1f} s"
     )
 
 
-def stay(stage: Stage, door: str, key_file: Path, site: str, job: str) -> None:
-    """Leave it running until Ctrl-C, and say what to try."""
-    swarm = Path(sys.executable).parent / "swarm"
-    login = [str(swarm), "login", door, "--key-file", str(key_file)]
-    subprocess.run(login, env=stage.environment, check=True, stdout=subprocess.DEVNULL)
+def stay(stage: Stage, site: str, job: str) -> None:
+    """Leave it running until Ctrl-C, and say what to try. The root has written the profile that ``swarm`` reads."""
+    programs = Path(sys.executable).parent
     print(
         f"""It keeps running. In another terminal:
 
-    export SWARM_PROFILE={stage.profile} PATH="{swarm.parent}:$PATH"
+    export SWARM_PROFILE={stage.profile} PATH="{programs}:$PATH"
     swarm status
     swarm workers
     swarm ls {job}
@@ -342,6 +341,13 @@ Logs and data are in {stage.directory}. Ctrl-C here ends it all.""",
     )
     with contextlib.suppress(KeyboardInterrupt):
         stage.until(lambda: None, float("inf"), "Ctrl-C")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def first_line(path: Path) -> str | None:
