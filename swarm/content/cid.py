@@ -202,16 +202,7 @@ def iter_blocks(pieces: Iterable[bytes]) -> Iterator[tuple[Cid, bytes]]:
     for leaf in _leaves(pieces):
         cid = raw_cid(leaf)
         yield cid, leaf
-        child = _Child(cid_bytes(cid), len(leaf), len(leaf))
-        depth = 0
-        while len(levels[depth]) == MAX_LINKS:
-            full, levels[depth] = levels[depth], [child]
-            cid, block, child = _node(full)
-            yield cid, block
-            depth += 1
-            if depth == len(levels):
-                levels.append([])
-        levels[depth].append(child)
+        yield from _push(levels, 0, _Child(cid_bytes(cid), len(leaf), len(leaf)))
     yield from _close(levels)
 
 
@@ -245,15 +236,26 @@ def _leaves(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(pending)
 
 
-def _close(levels: list[list[_Child]]) -> Iterator[tuple[Cid, bytes]]:
-    """Finish the open nodes from the bottom up. A lone leaf is its own root."""
-    for depth, level in enumerate(levels):
-        if depth == len(levels) - 1 and len(level) == 1:
-            return
-        cid, block, child = _node(level)
+def _push(levels: list[list[_Child]], depth: int, child: _Child) -> Iterator[tuple[Cid, bytes]]:
+    """Add a child to the open node of its depth; where that is full it is finished first."""
+    while depth < len(levels) and len(levels[depth]) == MAX_LINKS:
+        full, levels[depth] = levels[depth], [child]
+        cid, block, child = _node(full)
         yield cid, block
-        if depth + 1 < len(levels):
-            levels[depth + 1].append(child)
+        depth += 1
+    if depth == len(levels):
+        levels.append([])
+    levels[depth].append(child)
+
+
+def _close(levels: list[list[_Child]]) -> Iterator[tuple[Cid, bytes]]:
+    """Finish the open nodes from the bottom up, until one child is left at the top: the root, seen already."""
+    depth = 0
+    while depth < len(levels) - 1 or len(levels[depth]) > 1:
+        cid, block, child = _node(levels[depth])
+        yield cid, block
+        depth += 1
+        yield from _push(levels, depth, child)
 
 
 def _node(children: list[_Child]) -> tuple[Cid, bytes, _Child]:

@@ -29,11 +29,11 @@ HOST_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 MAX_HOST_CHARACTERS: Final = 253
 
-ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}|[^%]|%", re.DOTALL)
+#: RFC 3986's unreserved and reserved characters, as far as they have no meaning of their own there; what isn't one of
+#: them is escaped. An apostrophe is legal in a query, but browsers and httpx escape it there.
 UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-IN_PATH: Final = UNRESERVED | frozenset("!$&'()*+,;=:@/")
-#: An apostrophe is legal in a query, but browsers and httpx escape it there.
-IN_QUERY: Final = (IN_PATH | frozenset("?")) - frozenset("'")
+TO_ESCAPE_IN_PATH: Final = re.compile(r"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
+TO_ESCAPE_IN_QUERY: Final = re.compile(r"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~!$&()*+,;=:@/?]")
 
 
 def canonical(url: str) -> str:
@@ -55,7 +55,7 @@ def canonical(url: str) -> str:
         raise MalformedInput(f"a URL of scheme {scheme} where http and https are taken")
     text = f"{scheme}://{_authority(authority, scheme)}{_path(path)}"
     if query:
-        text += "?" + _escape(query, IN_QUERY)
+        text += "?" + _escape(query, TO_ESCAPE_IN_QUERY)
     if len(text) > MAX_URL_CHARACTERS:
         raise MalformedInput(f"a URL of {len(text)} characters, escaped, where at most {MAX_URL_CHARACTERS} are taken")
     return text
@@ -115,7 +115,7 @@ def _ascii(host: str) -> str:
 
 def _path(path: str) -> str:
     """Escape, then take out "." and "..": their dots may have been escaped."""
-    segments = _escape(path.replace("\\", "/"), IN_PATH).split("/")
+    segments = _escape(path.replace("\\", "/"), TO_ESCAPE_IN_PATH).split("/")
     kept: list[str] = []
     for segment in segments[1:]:
         if segment == "..":
@@ -127,18 +127,17 @@ def _path(path: str) -> str:
     return "/" + "/".join(kept)
 
 
-def _escape(text: str, allowed: frozenset[str]) -> str:
+def _escape(text: str, to_escape: re.Pattern[str]) -> str:
     """Bring percent-encoding to its normal form: only what must be is escaped, in capitals."""
-    parts = []
-    for part in ESCAPE.findall(text):
-        if len(part) == 3:
-            character = chr(int(part[1:], 16))
-            parts.append(character if character in UNRESERVED else part.upper())
-        elif part in allowed:
-            parts.append(part)
-        else:
-            try:
-                parts.extend(f"%{byte:02X}" for byte in part.encode())
-            except UnicodeEncodeError as fault:
-                raise MalformedInput("a URL with a lone surrogate in it") from fault
-    return "".join(parts)
+    try:
+        return to_escape.sub(_escape_one, text)
+    except UnicodeEncodeError as fault:
+        raise MalformedInput("a URL with a lone surrogate in it") from fault
+
+
+def _escape_one(match: re.Match[str]) -> str:
+    found = match.group()
+    if len(found) == 3:
+        character = chr(int(found[1:], 16))
+        return character if character in UNRESERVED else found.upper()
+    return "".join(f"%{byte:02X}" for byte in found.encode())
