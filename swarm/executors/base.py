@@ -12,6 +12,7 @@ from typing import Protocol
 import attrs
 
 from swarm.content.manifest import ContentRef, UrlOutcome
+from swarm.executors.parser import Parser
 from swarm.web.capture import Capture, TaskDeferred, TaskFailed
 from swarm.wire import TaskBody
 
@@ -26,11 +27,13 @@ class Tools:
         fetch: get one URL under the guard, robots.txt and the caps; raises ``TaskFailed`` or ``TaskDeferred``.
         store: keep a content as blocks; returns its root CID and length.
         worker: the worker's address, for User-Agent and manifest.
+        parser: runs selectors over pages; without one, an executor that needs it opens its own for the task.
     """
 
     fetch: Callable[[str], Awaitable[Capture]]
     store: Callable[[bytes], Awaitable[ContentRef]]
     worker: str
+    parser: Parser | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -6,17 +6,17 @@ selectors are is ``swarm.content.parse``'s business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Annotated, Any
+import contextlib
+from typing import Annotated
 
-import anyio.to_thread
-import orjson
 from msgspec import Meta
 
 from swarm.content.manifest import UrlOutcome
+from swarm.content.parse import check_selectors
+from swarm.errors import MalformedInput
 from swarm.executors.base import Capture, Execution, TaskFailed, Tools
 from swarm.executors.each_url import check_status, each_url, outcome_of
+from swarm.executors.parser import open_parser
 from swarm.executors.spec import HttpStatus, Spec, read_spec
 from swarm.model import Reason
 from swarm.wire import TaskBody
@@ -55,29 +55,27 @@ class Scrape:
         if unknown:
             raise TaskFailed(Reason.BAD_SPEC, f"require names {', '.join(unknown)}, which extract doesn't")
 
-        async def keep(capture: Capture) -> UrlOutcome:
-            check_status(capture, spec.ok_status)
-            records = await _extract(capture, spec)
-            missing = [name for name in spec.require if not any(_is_found(record, name) for record in records)]
-            if missing:
-                raise TaskFailed(Reason.SELECTOR_MISSING, f"nothing found for {', '.join(missing)}")
-            return outcome_of(
-                capture,
-                body=await tools.store(capture.body),
-                records=await tools.store(b"".join(orjson.dumps(record) + b"\n" for record in records)),
-                record_count=len(records),
-            )
+        try:
+            check_selectors(spec.extract, each=spec.each)
+        except MalformedInput as fault:
+            raise TaskFailed(Reason.BAD_SPEC, str(fault)) from fault
+        async with contextlib.AsyncExitStack() as stack:
+            parser = tools.parser
+            if parser is None:
+                parser = await stack.enter_async_context(open_parser(max_processes=1))
+            extract = parser.extract
 
-        return await each_url(task, tools, keep)
+            async def keep(capture: Capture) -> UrlOutcome:
+                check_status(capture, spec.ok_status)
+                parsed = await extract(capture, spec.extract, each=spec.each)
+                missing = [name for name in spec.require if name not in parsed.found]
+                if missing:
+                    raise TaskFailed(Reason.SELECTOR_MISSING, f"nothing found for {', '.join(missing)}")
+                return outcome_of(
+                    capture,
+                    body=await tools.store(capture.body),
+                    records=await tools.store(parsed.records),
+                    record_count=parsed.count,
+                )
 
-
-async def _extract(capture: Capture, spec: ScrapeSpec) -> list[dict[str, Any]]:
-    from swarm.content.parse import extract  # parsel takes 60 ms to import, and a worker may never scrape
-
-    work = partial(extract, capture.body, capture.charset, spec.extract, base_url=capture.final_url, each=spec.each)
-    # a big page takes a second to parse; a cancelled execution leaves the thread to end by itself
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
-
-
-def _is_found(record: Mapping[str, Any], name: str) -> bool:
-    return record.get(name) not in (None, "", [])
+            return await each_url(task, tools, keep)

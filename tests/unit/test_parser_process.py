@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from swarm.executors.parser import Parsed, Parser, open_parser
+from swarm.web.capture import Capture, TaskFailed
+
+LIMIT_S = 30
+TITLE = {"title": "h1::text"}
+
+
+def page(body: bytes, charset: str | None = None) -> Capture:
+    url = "http://shop.example/"
+    return Capture(url=url, final_url=url, status=200, headers={}, body=body, charset=charset, took_s=0.1)
+
+
+#: A minute's work and more for libxml2: 100,000 attributes in one tag take it quadratic time.
+HOSTILE = page(b"<a " + b" ".join(b"a%d=1" % number for number in range(100_000)) + b">")
+
+
+def children() -> set[int]:
+    """The parser processes of this test's process that live."""
+    found = set()
+    for stat in _stats():
+        pid, rest = stat.split(" ", 1)
+        state, parent = rest.rpartition(")")[2].split()[:2]
+        if int(parent) == os.getpid() and state != "Z" and b"parser_process" in _command(int(pid)):
+            found.add(int(pid))
+    return found
+
+
+def _stats() -> Iterator[str]:
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            yield file.read_text()
+        except OSError:
+            continue  # ended meanwhile
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def extract(parser: Parser, capture: Capture, selectors: dict[str, str] = TITLE, **options: Any) -> Parsed:
+    with trio.fail_after(LIMIT_S):
+        return await parser.extract(capture, selectors, **options)
+
+
+async def test_records_come_back_as_json_lines_with_what_was_found() -> None:
+    async with open_parser() as parser:
+        parsed = await extract(parser, page("<h1>Ä</h1><p>".encode()), {"title": "h1::text", "none": ".none"})
+        several = await extract(parser, page(b"<li>a<li>b"), {"item": "::text"}, each="li")
+
+    assert parsed == Parsed(records='{"title":"Ä","none":null}\n'.encode(), count=1, found=frozenset({"title"}))
+    assert [json.loads(line) for line in several.records.splitlines()] == [{"item": "a"}, {"item": "b"}]
+
+
+async def test_the_charset_of_the_answer_counts() -> None:
+    async with open_parser() as parser:
+        parsed = await extract(parser, page("<h1>Ä</h1>".encode("latin-1"), "iso8859-1"))
+
+    assert json.loads(parsed.records) == {"title": "Ä"}
+
+
+async def test_one_process_serves_many_pages() -> None:
+    async with open_parser(max_processes=1) as parser:
+        await extract(parser, page(b"<h1>0</h1>"))
+        first = children()
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(extract, parser, page(b"<h1>%d</h1>" % number))
+        assert children() == first
+        assert len(first) == 1
+
+
+async def test_a_page_that_takes_too_long_is_given_up_and_the_next_is_parsed() -> None:
+    async with open_parser(max_processes=1, deadline_s=0.5) as parser:
+        with pytest.raises(TaskFailed) as failed:
+            await extract(parser, HOSTILE)
+        assert (failed.value.reason, failed.value.retryable) == ("parse_too_long", False)
+        assert children() == set()
+
+    async with open_parser(max_processes=1) as parser:
+        assert (await extract(parser, page(b"<h1>next</h1>"))).count == 1
+
+
+async def test_a_selector_that_takes_too_long_is_given_up() -> None:
+    async with open_parser(deadline_s=0.5) as parser:
+        cubic = {"a": "//*[count(//*[count(//*) > 1]) > 1]"}
+        with pytest.raises(TaskFailed) as failed:
+            await extract(parser, page(b"<b>x</b>" * 5_000), cubic)
+
+    assert failed.value.reason == "parse_too_long"
+
+
+async def test_a_page_over_the_cap_is_too_large() -> None:
+    async with open_parser() as parser:
+        with pytest.raises(TaskFailed) as failed:
+            await extract(parser, page(bytes(17 * 1024 * 1024)))
+
+    assert failed.value.reason == "too_large"
+
+
+async def test_a_parser_that_died_meanwhile_is_replaced() -> None:
+    async with open_parser(max_processes=1) as parser:
+        await extract(parser, page(b"<h1>first</h1>"))
+        (pid,) = children()
+        os.kill(pid, signal.SIGKILL)
+        assert (await extract(parser, page(b"<h1>second</h1>"))).count == 1
+        assert children() != {pid}
+
+
+async def test_a_page_that_kills_its_parser_fails_for_good() -> None:
+    async with open_parser(max_processes=1) as parser, trio.open_nursery() as nursery:
+
+        async def kill() -> None:
+            while not children():
+                await trio.lowlevel.checkpoint()
+            os.kill(children().pop(), signal.SIGKILL)
+
+        nursery.start_soon(kill)
+        with pytest.raises(TaskFailed) as failed:
+            await extract(parser, HOSTILE)
+
+    assert failed.value.reason == "too_large"
+
+
+async def test_a_cancelled_page_leaves_no_process() -> None:
+    async with open_parser() as parser:
+        with trio.move_on_after(0.5) as scope:
+            await extract(parser, HOSTILE)
+        assert scope.cancelled_caught
+        assert children() == set()
+
+
+async def test_leaving_the_block_ends_the_processes() -> None:
+    async with open_parser() as parser:
+        await extract(parser, page(b"<h1>a</h1>"))
+        assert len(children()) == 1
+
+    assert children() == set()
+
+
+async def test_a_parser_sees_no_secret_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_KEY", "a secret")
+    async with open_parser() as parser:
+        await extract(parser, page(b"<h1>a</h1>"))
+        (pid,) = children()
+        environment = await trio.Path(f"/proc/{pid}/environ").read_bytes()
+
+    assert b"secret" not in environment
+    assert environment.startswith(b"PYTHONPATH=")
