@@ -23,7 +23,6 @@ class _Value(msgspec.Struct, frozen=True):
     """
 
 
-
 # ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -143,7 +142,8 @@ class TakeTurn(_Value, frozen=True, kw_only=True):
     want: int = 0
     #: Fill ``TurnResult.refused`` for each offer that isn't granted (the seed's single claim); costs a query each.
     explain: bool = False
-    #: The single calls (claim, complete, …) are turns that say nothing of other leases: resend nothing, give nothing back.
+    #: The single calls (claim, complete, …) are turns that say nothing of other leases: nothing is sent again for
+    #: them, and nothing given back.
     partial: bool = False
 
 
@@ -200,6 +200,8 @@ class Cancel(_Value, frozen=True, kw_only=True):
     who: str
     tasks: tuple[TaskId, ...] = ()
     job: JobId | None = None
+    #: A job is done in batches, in order: go on after this task.
+    after: TaskId | None = None
 
 
 class Replay(_Value, frozen=True, kw_only=True):
@@ -209,6 +211,8 @@ class Replay(_Value, frozen=True, kw_only=True):
     who: str
     tasks: tuple[TaskId, ...] = ()
     job: JobId | None = None
+    #: A job is done in batches, in order: go on after this task.
+    after: TaskId | None = None
 
 
 class Sweep(_Value, frozen=True, kw_only=True):

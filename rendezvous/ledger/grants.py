@@ -1,0 +1,280 @@
+"""Who gets which task? A worker's turn, second half: offers first, then the best of what it may have.
+
+Only lanes that are open and have a ready task are read, best first, and only for demands that the worker meets; so a
+claim costs the same with a thousand tasks pending or a million, whatever stands before them in other lanes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+
+from rendezvous.ledger.endings import expire
+from rendezvous.ledger.guards import is_live, not_found
+from rendezvous.ledger.lines import Lines
+from rendezvous.ledger.ops import Granted
+from rendezvous.ledger.rows import TaskRow, task_body
+from rendezvous.ledger.turns import TurnWork, renew_lease
+from rendezvous.ledger.unit import Unit
+from rendezvous.policy.eligibility import check_demand, check_passed_over, decide
+from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
+
+__all__ = ["grant"]
+
+#: How many tasks of one lane are read ahead, at most, where its host gives as many.
+WINDOW: Final = 256
+
+
+@attrs.define
+class _Line:
+    """A lane on its way through a group: the tasks that were read of it, and how many of them were looked at."""
+
+    lane: int
+    host: int
+    read: list[tuple[int, int]]
+    looked_at: int = 0
+    exhausted: bool = False
+
+
+@attrs.frozen
+class _Pick:
+    turn: TurnWork
+    seq: int
+    via: Via
+
+
+class _Picker:
+    """What can be granted in this transaction, best first."""
+
+    def __init__(self, unit: Unit, lines: Lines, *, wanted: int) -> None:
+        self._unit: Final = unit
+        self._lines: Final = lines
+        self._wanted: Final = wanted
+        self._taken: Final[set[int]] = set()
+        self._demands: list[int] | None = None
+        #: Per demand a heap of (−priority, seq, lane).
+        self._heaps: Final[dict[int, list[tuple[int, int, int]]]] = {}
+        self._open: Final[dict[int, _Line]] = {}
+        #: Whether each worker meets each demand, and whether others do.
+        self._meets: Final[dict[tuple[int, int], bool]] = {}
+        self._others: Final[dict[int, bool]] = {}
+
+    def another(self, demand: int) -> bool:
+        """Whether a live worker that the demand doesn't pass over meets it."""
+        known = self._others.get(demand)
+        if known is None:
+            unit = self._unit
+            asked = unit.memory.demands[demand]
+            unit.know_workers(set(asked.passed_over))
+            lost = [unit.memory.workers[number].ref for number in asked.passed_over]
+            known = self._others[demand] = unit.fleet.meets(asked, but_not=lost, now=unit.now)
+        return known
+
+    def check(self, row: TaskRow, turn: TurnWork) -> Refusal | None:
+        """Whether policy gives this very task to this worker now."""
+        lane = self._unit.memory.lanes[row.lane]
+        state = self._lines.host(lane.host)
+        demand = self._unit.memory.demands[lane.demand]
+        refusal = decide(
+            demand,
+            state.host,
+            state.bucket,
+            worker=turn.worker.n,
+            facts=turn.op.facts,
+            another=bool(demand.passed_over) and self.another(lane.demand),
+            now=self._unit.now,
+        )
+        if refusal is None and state.left < 1:
+            return Refusal(RefusalCode.HOST_PACED, f"{state.host} has had its share for now", retry_after_s=1.0)
+        return refusal
+
+    def take(self, row: TaskRow) -> None:
+        """Mark a task as granted in this transaction."""
+        self._taken.add(row.seq)
+        self._lines.host(self._unit.memory.lanes[row.lane].host).take()
+
+    def is_taken(self, seq: int) -> bool:
+        """Whether it was granted in this transaction already."""
+        return seq in self._taken
+
+    def best(self, turn: TurnWork) -> int | None:
+        """Take the best task that this worker may have; None where there is none."""
+        heaps = [self._heap(demand) for demand in self._ready_demands() if self._may(turn, demand)]
+        while True:
+            tops = [heap for heap in heaps if heap]
+            if not tops:
+                return None
+            heap = min(tops, key=lambda each: each[0])
+            _, seq, lane = heapq.heappop(heap)
+            line = self._open[lane]
+            host = self._lines.host(line.host)
+            if host.left < 1:
+                continue  # the host has given all it may: the lane is out of this transaction
+            taken = seq in self._taken
+            if not taken:
+                self._taken.add(seq)
+                host.take()
+            self._push_next(heap, line)
+            if not taken:
+                return seq
+
+    def _ready_demands(self) -> list[int]:
+        if self._demands is None:
+            unit = self._unit
+            self._demands = []
+            after: int | None = 0
+            while True:
+                after = unit.connection.rows(unit.statements.next_ready_demand, after)[0][0]
+                if after is None:
+                    break
+                self._demands.append(after)
+            unit.know_demands(set(self._demands))
+        return self._demands
+
+    def _may(self, turn: TurnWork, demand: int) -> bool:
+        known = self._meets.get((turn.worker.n, demand))
+        if known is None:
+            asked = self._unit.memory.demands[demand]
+            refusal = check_demand(asked, turn.op.facts)
+            if refusal is None and turn.worker.n in asked.passed_over:
+                refusal = check_passed_over(asked, turn.worker.n, another=self.another(demand))
+            known = self._meets[turn.worker.n, demand] = refusal is None
+        return known
+
+    def _heap(self, demand: int) -> list[tuple[int, int, int]]:
+        heap = self._heaps.get(demand)
+        if heap is None:
+            unit = self._unit
+            found = unit.connection.rows(unit.statements.ready_lanes, demand, self._wanted)
+            self._lines.hosts({host for _, host, _, _ in found})
+            heap = self._heaps[demand] = []
+            for lane, host, priority, seq in found:
+                self._open[lane] = _Line(lane, host, [(priority, seq)], looked_at=1)
+                heap.append((-priority, seq, lane))
+            heapq.heapify(heap)
+        return heap
+
+    def _push_next(self, heap: list[tuple[int, int, int]], line: _Line) -> None:
+        """Put the lane's following task on the heap."""
+        if line.looked_at == len(line.read):
+            if line.exhausted:
+                return
+            unit = self._unit
+            ahead = int(min(self._wanted, WINDOW, self._lines.host(line.host).left))
+            if ahead < 1:
+                return
+            most = line.looked_at + ahead
+            line.read = unit.connection.rows(unit.statements.ready_tasks, line.lane, most)
+            line.exhausted = len(line.read) < most
+            if line.looked_at >= len(line.read):
+                return
+        priority, seq = line.read[line.looked_at]
+        line.looked_at += 1
+        heapq.heappush(heap, (-priority, seq, line.lane))
+
+
+def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
+    """Give the turns of one group their tasks, in their order; send lost grants again."""
+    for turn in turns:
+        if turn.again:
+            _grant_again(unit, turn, turn.again)
+    asking = [turn for turn in turns if not turn.outdated and (turn.op.want or turn.op.offers)]
+    if not asking:
+        return
+    lines.open_due()
+    picker = _Picker(unit, lines, wanted=sum(turn.op.want + len(turn.op.offers) for turn in asking))
+    picks: list[_Pick] = []
+    for turn in asking:
+        room = len(turn.op.offers) + turn.op.want - len(turn.granted)
+        for seq in _offered(unit, picker, turn, room):
+            picks.append(_Pick(turn, seq, Via.OFFER))
+            room -= 1
+        for _ in range(min(room, turn.op.want)):
+            best = picker.best(turn)
+            if best is None:
+                break
+            picks.append(_Pick(turn, best, Via.WANT))
+    _assign(unit, picks)
+    lines.debit()
+
+
+def _grant_again(unit: Unit, turn: TurnWork, rows: Iterable[TaskRow]) -> None:
+    rows = list(rows)
+    bodies = unit.bodies(row.seq for row in rows)
+    for row in rows:
+        lease_s = renew_lease(unit, row)
+        turn.granted.append(_granted(unit, row, bodies[row.seq], lease_s=lease_s, again=True))
+
+
+def _offered(unit: Unit, picker: _Picker, turn: TurnWork, room: int) -> list[int]:
+    """Those of the offers that the worker asks for which it gets."""
+    op = turn.op
+    tasks = unit.tasks_by_id(op.offers)
+    mine: list[int] = []
+    for task in dict.fromkeys(op.offers):
+        row = tasks.get(task)
+        refusal = _refuse_offer(picker, turn, row, task)
+        if refusal is None and row is not None and len(mine) < room:
+            picker.take(row)
+            mine.append(row.seq)
+        elif refusal is not None and op.explain:
+            if row is not None and row.worker == turn.worker.n and is_live(row, now=unit.now):
+                _grant_again(unit, turn, [row])  # asked again for what it holds: its answer was lost
+            else:
+                turn.refused[task] = refusal
+    return mine
+
+
+def _refuse_offer(picker: _Picker, turn: TurnWork, row: TaskRow | None, task: TaskId) -> Refusal | None:
+    if row is None:
+        return not_found(task)
+    if row.status in (Status.ACTIVE, Status.COMPLETED) or picker.is_taken(row.seq):
+        return Refusal(
+            RefusalCode.INVALID_ASSIGNEE,
+            "invalid assignee: another worker has this task",
+            details={"reason": "not_assignee", "status": row.status.value},
+        )
+    if row.status is not Status.PENDING:
+        return Refusal(
+            RefusalCode.WRONG_STATUS,
+            f"the task can't be claimed: it is {row.status.value}",
+            details={"status": row.status.value},
+        )
+    return picker.check(row, turn)
+
+
+def _assign(unit: Unit, picks: Sequence[_Pick]) -> None:
+    """Give the picked tasks: fence, lease, history."""
+    if not picks:
+        return
+    rows = unit.tasks_by_seq([pick.seq for pick in picks])
+    bodies = unit.bodies(pick.seq for pick in picks)
+    fence = unit.next("fence", by=len(picks))
+    for pick, row in zip(picks, rows, strict=True):
+        if row.expires_at <= unit.now:  # the clock hasn't come to it yet
+            expire(unit, row)
+            continue
+        turn, worker = pick.turn, pick.turn.worker
+        unit.touch(row)
+        row.worker, row.boot, row.via, row.fence = worker.n, turn.op.boot, pick.via.value, fence
+        row.granted_at = unit.now
+        row.lease_until = min(unit.now + unit.lease_s(unit.kind(row)), row.expires_at)
+        fence += 1
+        unit.move(row, Move.GRANT, Status.ACTIVE, Actor.WORKER)
+        turn.granted.append(_granted(unit, row, bodies[row.seq], lease_s=row.lease_until - unit.now, again=False))
+
+
+def _granted(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool) -> Granted:
+    memory = unit.memory
+    lane = memory.lanes[row.lane]
+    return Granted(
+        task=task_body(row, body, job=memory.jobs[row.job].id, kind=memory.demands[lane.demand].kind),
+        host=memory.hosts[lane.host],
+        fence=row.fence,
+        lease_s=lease_s,
+        via=Via(row.via or Via.WANT),
+        again=again,
+    )

@@ -1,0 +1,334 @@
+"""The ledger as the root uses it: one writer thread, group commit, readers beside it, and the clock's sweeps.
+
+Callers put operations in a queue; the writer takes whatever waits, does it in one transaction, and answers all callers
+at once after COMMIT. It never lingers: a group forms while the one before is being committed. So an answer means
+durable, and a burst costs one fsync.
+
+Nothing in here knows a task: that is ``transitions.py``. Nothing in there knows a thread or an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+import structlog
+from sqlalchemy.engine import Engine
+
+from rendezvous.ledger.archive import archive_batch
+from rendezvous.ledger.engine import BUSY_TIMEOUT_MS, open_engine, open_reading_engine
+from rendezvous.ledger.migrate import migrate
+from rendezvous.ledger.ops import (
+    Cancel,
+    Ended,
+    Enrol,
+    Forget,
+    HoldHost,
+    LedgerEvent,
+    Op,
+    PutInvite,
+    PutKey,
+    Rearm,
+    RemoveWorker,
+    Replay,
+    RevokeKey,
+    SeeWorkers,
+    SetHostPace,
+    Submit,
+    SubmitResult,
+    Sweep,
+    TakeTurn,
+    TurnResult,
+)
+from rendezvous.ledger.queries import LedgerReader
+from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.statements import BATCH
+from rendezvous.ledger.transitions import Group, LedgerCore
+from swarm.errors import ClosedError, LedgerUnavailable
+from swarm.model import Refusal
+
+__all__ = ["Ledger", "LedgerClock", "open_ledger"]
+
+log = structlog.get_logger()
+
+#: The most operations of one group (measured: more gain nothing), and the most tasks that they submit together.
+GROUP_OPS: Final = 512
+GROUP_TASKS: Final = 4_000
+READER_THREADS: Final = 4
+#: Something that becomes due between two sweeps waits at most so long for the next, seconds.
+TICK_S: Final = 1.0
+#: With more than this between two sweeps, workers may have been unable to renew: leases are re-armed first, seconds.
+STALL_S: Final = 5.0
+#: How often finished tasks are looked through for the archive, seconds.
+ARCHIVE_EVERY_S: Final = 3600.0
+
+T = TypeVar("T")
+Listener = Callable[[Sequence[LedgerEvent]], None]
+
+
+class LedgerClock:
+    """Ledger time: Unix seconds that begin at the wall clock and then follow a steady one.
+
+    A wall clock that is set while the root runs moves no lease. It never begins before ``not_before``: what the history
+    already holds isn't followed by earlier times.
+    """
+
+    def __init__(self, *, not_before: float = 0.0) -> None:
+        self._ahead_s: Final = max(time.time(), not_before) - self._steady_s()
+
+    def __call__(self) -> float:
+        """Now."""
+        return self._ahead_s + self._steady_s()
+
+    @staticmethod
+    def _steady_s() -> float:
+        # Boot time goes on while the machine sleeps; the stall that it then sees re-arms the leases.
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Ledger:
+    """The open ledger. All methods belong to the event loop that opened it."""
+
+    def __init__(self, core: LedgerCore, reader: LedgerReader, *, clock: Callable[[], float]) -> None:
+        self.reader: Final = reader
+        self._core: Final = core
+        self._clock: Final = clock
+        self._loop: Final = asyncio.get_running_loop()
+        self._waiting: Final[queue.SimpleQueue[tuple[Op, asyncio.Future[Any]] | None]] = queue.SimpleQueue()
+        self._writer: Final = threading.Thread(target=self._write, name="ledger-writer", daemon=True)
+        self._readers: Final = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="ledger-reader")
+        self._listeners: Final[list[Listener]] = []
+        self._swept_at: float | None = None
+        self._closed = False
+
+    def now(self) -> float:
+        """Ledger time, Unix seconds."""
+        return self._clock()
+
+    # ── calling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    async def call(self, op: Submit) -> SubmitResult | Refusal: ...
+    @overload
+    async def call(self, op: TakeTurn) -> TurnResult: ...
+    @overload
+    async def call(self, op: Cancel | Replay) -> tuple[Ended, ...]: ...
+    @overload
+    async def call(self, op: Sweep) -> float: ...
+    @overload
+    async def call(self, op: RevokeKey | RemoveWorker | Rearm | Forget) -> int: ...
+    @overload
+    async def call(self, op: Enrol) -> Refusal | None: ...
+    @overload
+    async def call(self, op: PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers) -> None: ...
+    async def call(self, op: Op) -> Any:
+        """Do one operation. When it returns, what it did is durable.
+
+        A caller that is cancelled while it waits doesn't undo the operation.
+
+        Raises:
+            LedgerUnavailable: the database can't be reached or written; nothing was done.
+            ClosedError: the ledger was closed.
+        """
+        if isinstance(op, Cancel | Replay) and op.job is not None:
+            return await self._in_batches(op)
+        return await self._put(op)
+
+    async def _put(self, op: Op) -> Any:
+        if self._closed:
+            raise ClosedError("the ledger is closed")
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.put((op, answer))
+        return await answer
+
+    async def _in_batches(self, op: Cancel | Replay) -> tuple[Ended, ...]:
+        """Do a whole job batch by batch, so that workers' turns come in between."""
+        ended: list[Ended] = []
+        while True:
+            batch: tuple[Ended, ...] = await self._put(op)
+            ended.extend(batch)
+            if len(batch) - len(op.tasks) < BATCH:
+                return tuple(ended)
+            op = msgspec.structs.replace(op, tasks=(), after=batch[-1].task)
+
+    async def read(self, query: Callable[[LedgerReader], T]) -> T:
+        """Run a query of ``LedgerReader`` in a reader thread.
+
+        Raises:
+            LedgerUnavailable: the database can't be read.
+            ClosedError: the ledger was closed.
+        """
+        if self._closed:
+            raise ClosedError("the ledger is closed")
+        return await self._loop.run_in_executor(self._readers, query, self.reader)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call the listener on this loop after each commit with the events of the group, in order.
+
+        Returns:
+            A function that ends the subscription.
+        """
+        self._listeners.append(listener)
+
+        def unsubscribe() -> None:
+            with contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
+    # ── the writer thread ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self) -> None:
+        closing = False
+        while not closing:
+            item = self._waiting.get()
+            batch: list[tuple[Op, asyncio.Future[Any]]] = []
+            tasks = 0
+            while item is not None:
+                batch.append(item)
+                tasks += len(item[0].tasks) if isinstance(item[0], Submit) else 0
+                if len(batch) >= GROUP_OPS or tasks >= GROUP_TASKS:
+                    break
+                try:
+                    item = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+            closing = item is None
+            if batch:
+                group = self._apply([op for op, _ in batch])
+                with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+                    self._loop.call_soon_threadsafe(self._answer, [future for _, future in batch], group)
+
+    def _apply(self, ops: list[Op]) -> Group:
+        now = self._clock()
+        sweeping = any(isinstance(op, Sweep) for op in ops)
+        stalled = sweeping and (self._swept_at is None or now - self._swept_at > STALL_S)
+        try:
+            group = self._core.apply([Rearm(), *ops] if stalled else ops, now=now)
+        except Exception as fault:
+            # The supervision boundary of the writer: whatever happens, callers are answered and it goes on.
+            log.exception("ledger_group_failed", operations=len(ops))
+            return Group(answers=[fault] * len(ops), events=[])
+        answers = group.answers[1:] if stalled else group.answers
+        if sweeping and not any(isinstance(answer, Exception) for answer in group.answers):
+            if stalled and self._swept_at is not None:
+                log.warning("leases_rearmed", stalled_s=round(now - self._swept_at, 1), leases=group.answers[0])
+            self._swept_at = now
+        return Group(answers=answers, events=group.events)
+
+    def _answer(self, futures: Sequence[asyncio.Future[Any]], group: Group) -> None:
+        if group.events:
+            for listener in tuple(self._listeners):
+                try:
+                    listener(group.events)
+                except Exception:
+                    # A listener's defect must not keep callers from their answers.
+                    log.exception("ledger_listener_failed", listener=repr(listener))
+        for future, answer in zip(futures, group.answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    # ── what runs beside it ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def _tick(self) -> None:
+        """Sweep whenever something is due, for as long as the ledger is open."""
+        available = True
+        while True:
+            due_s = TICK_S
+            try:
+                due_s = await self.call(Sweep())
+                available = True
+            except LedgerUnavailable as fault:
+                if available:
+                    log.error("ledger_unavailable", address=fault.address, reason=fault.reason)
+                available = False
+            except Exception:
+                # The supervision boundary of the ticker: without sweeps leases would never run out.
+                log.exception("ledger_sweep_failed")
+            await asyncio.sleep(min(due_s, TICK_S))
+
+    async def _archive(self, settings: LedgerSettings) -> None:
+        """Move finished tasks to JSONL files, a batch at a time, for as long as the ledger is open."""
+        directory = settings.archive_directory
+        while directory is not None:
+            archived = 0
+            try:
+                now = self.now()
+                before = now - settings.archive_after_s
+                tasks = await self.read(partial(archive_batch, directory=directory, before=before, now=now))
+                if tasks:
+                    archived = await self.call(Forget(tasks=tasks, ended_before=before))
+            except (LedgerUnavailable, OSError) as fault:
+                log.warning("archive_postponed", reason=str(fault))
+            await asyncio.sleep(TICK_S if archived else ARCHIVE_EVERY_S)
+
+    async def _close(self) -> None:
+        self._closed = True
+        self._waiting.put(None)
+        await asyncio.to_thread(self._writer.join)
+        self._readers.shutdown(wait=True)
+        self._core.close()
+
+
+@asynccontextmanager
+async def open_ledger(
+    location: str,
+    settings: LedgerSettings | None = None,
+    *,
+    clock: Callable[[], float] | None = None,
+    rng: random.Random | None = None,
+    busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+) -> AsyncIterator[Ledger]:
+    """Open a ledger, and bring its tables up to this version.
+
+    Args:
+        location: a SQLAlchemy URL, or the path of a SQLite file.
+        settings: the ledger's section.
+        clock: ledger time, Unix seconds; ``LedgerClock`` unless a test owns time.
+        rng: for jitter.
+        busy_timeout_ms: how long a statement waits for another process that holds the database.
+
+    Raises:
+        LedgerUnavailable: the database can't be opened or written; no other one was used.
+        ConfigurationError: the location makes no sense, or a newer version wrote it.
+
+    *Resource handling*: owns the writer thread, the reader threads and all connections; on exit what was called is
+    finished first.
+    """
+    settings = settings or LedgerSettings()
+    engine = open_engine(location, busy_timeout_ms=busy_timeout_ms)
+    reading: Engine | None = None
+    try:
+        await asyncio.to_thread(migrate, engine)
+        reading = open_reading_engine(location)
+        reader = LedgerReader(reading)
+        last = await asyncio.to_thread(reader.last_event_at)
+        core = LedgerCore(engine, rng=rng, settings=settings)
+        ledger = Ledger(core, reader, clock=clock or LedgerClock(not_before=last))
+        ledger._writer.start()
+        beside = [asyncio.create_task(ledger._tick()), asyncio.create_task(ledger._archive(settings))]
+        try:
+            yield ledger
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            await ledger._close()
+    finally:
+        engine.dispose()
+        if reading is not None:
+            reading.dispose()

@@ -1,0 +1,220 @@
+"""Where does a task stand in line? Demands, hosts and lanes; and the hosts' buckets, read and debited in a transaction.
+
+A lane is closed while its host may not be asked: it carries ``opens_at`` and isn't seen by claims until that time. The
+host's bucket is the truth; ``opens_at`` follows it whenever the bucket changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import attrs
+import msgspec
+
+from rendezvous.ledger.rows import TaskRow, demand_key
+from rendezvous.ledger.unit import Unit, as_json
+from rendezvous.policy.eligibility import Demand
+from rendezvous.policy.pacing import Bucket, new_bucket, opens_at, refilled, tokens_now
+from swarm.model import Status
+from swarm.wire import Requires
+
+__all__ = ["DemandKeys", "HostState", "Lines"]
+
+_ASKS_NOTHING: Final = Requires()
+
+
+class HostState:
+    """One host's bucket in this transaction, and how many grants it has given in it."""
+
+    __slots__ = ("bucket", "host", "left", "n", "taken")
+
+    def __init__(self, n: int, host: str, bucket: Bucket, *, now: float) -> None:
+        self.n = n
+        self.host = host
+        self.bucket = bucket
+        self.taken = 0
+        #: How many more grants it gives now.
+        self.left = 0.0 if opens_at(bucket, now=now) is not None else tokens_now(bucket, now=now)
+
+    def take(self) -> None:
+        """Give one grant."""
+        self.taken += 1
+        self.left -= 1.0
+
+
+class Lines:
+    """The lanes and hosts of one transaction."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit: Final = unit
+        self._hosts: Final[dict[int, HostState]] = {}
+
+    # ── hosts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hosts(self, numbers: Iterable[int]) -> None:
+        """Load these hosts' buckets."""
+        missing = set(numbers) - self._hosts.keys()
+        if missing:
+            unit = self._unit
+            for columns in unit.connection.rows(unit.statements.hosts_by_number, as_json(missing)):
+                self._keep_host(columns)
+
+    def host(self, number: int) -> HostState:
+        """One host's bucket."""
+        if number not in self._hosts:
+            self.hosts((number,))
+        return self._hosts[number]
+
+    def hosts_by_name(self, names: Iterable[str]) -> dict[str, int]:
+        """The numbers of these hosts; those not known yet get a full bucket."""
+        unit, memory = self._unit, self._unit.memory
+        wanted = dict.fromkeys(names)
+        missing = [name for name in wanted if name not in memory.host_of]
+        if missing:
+            for columns in unit.connection.rows(unit.statements.hosts_by_name, as_json(missing)):
+                self._keep_host(columns)
+            new = [name for name in missing if name not in memory.host_of]
+            if new:
+                self._add_hosts(new)
+        return {name: memory.host_of[name] for name in wanted}
+
+    def _add_hosts(self, names: list[str]) -> None:
+        unit, settings = self._unit, self._unit.settings
+        bucket = new_bucket(rate_per_s=settings.host_rate_per_s, burst=settings.host_burst, now=unit.now)
+        first = unit.next("host", by=len(names))
+        rows = [
+            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, None, None)
+            for number, name in enumerate(names, first)
+        ]
+        unit.connection.many(unit.statements.insert_host, rows)
+        for columns in rows:
+            self._keep_host(columns)
+
+    def _keep_host(self, columns: Any) -> None:
+        number, host, tokens, refilled_at, rate_per_s, burst, held_until, held_why = columns
+        self._unit.keep_host(number, host)
+        bucket = Bucket(
+            tokens=tokens,
+            refilled_at=refilled_at,
+            rate_per_s=rate_per_s,
+            burst=burst,
+            held_until=held_until,
+            held_why=held_why,
+        )
+        self._hosts[number] = HostState(number, host, bucket, now=self._unit.now)
+
+    def hold(self, host: str, *, for_s: float, why: str) -> None:
+        """Close a host's lanes for a while."""
+        number = self.hosts_by_name([host])[host]
+        state = self.host(number)
+        self._write_bucket(
+            number, attrs.evolve(state.bucket, held_until=self._unit.now + for_s if for_s > 0 else None, held_why=why)
+        )
+
+    def set_pace(self, host: str, *, rate_per_s: float, burst: float) -> None:
+        """Give a host another pace. What it has of tokens stays, up to the new burst."""
+        number = self.hosts_by_name([host])[host]
+        old = self.host(number).bucket
+        fresh = new_bucket(rate_per_s=rate_per_s, burst=burst, now=self._unit.now)
+        tokens = fresh.tokens if old.unlimited else min(tokens_now(old, now=self._unit.now), fresh.burst)
+        self._write_bucket(number, attrs.evolve(fresh, tokens=tokens, held_until=old.held_until, held_why=old.held_why))
+
+    def debit(self) -> None:
+        """Write what this transaction's grants took from the buckets; close the lanes of those that ran empty."""
+        for state in self._hosts.values():
+            if state.taken and not state.bucket.unlimited:
+                self._write_bucket(state.n, refilled(state.bucket, taken=state.taken, now=self._unit.now))
+
+    def _write_bucket(self, number: int, bucket: Bucket) -> None:
+        unit = self._unit
+        unit.connection.run(
+            unit.statements.update_host,
+            bucket.tokens,
+            bucket.refilled_at,
+            bucket.rate_per_s,
+            bucket.burst,
+            bucket.held_until,
+            bucket.held_why,
+            number,
+        )
+        unit.connection.run(unit.statements.close_lanes, opens_at(bucket, now=unit.now), number)
+        self._hosts[number] = HostState(number, unit.memory.hosts[number], bucket, now=unit.now)
+
+    # ── lanes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lanes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """The lanes of these (demand key, host name) pairs; those that don't exist yet are made."""
+        pairs = set(wanted)
+        demands = self._demands({key for key, _ in pairs})
+        hosts = self.hosts_by_name({host for _, host in pairs})
+        numbers = {pair: (demands[pair[0]], hosts[pair[1]]) for pair in pairs}
+        lane_of = self._unit.memory.lane_of
+        missing = {pair for pair in numbers.values() if pair not in lane_of}
+        if missing:
+            unit = self._unit
+            found = unit.connection.rows(unit.statements.lanes_of_host, as_json({host for _, host in missing}))
+            unit.keep_lanes(found)
+            self._add_lanes(sorted(pair for pair in missing if pair not in lane_of))
+        return {pair: lane_of[numbers[pair]] for pair in pairs}
+
+    def _add_lanes(self, pairs: list[tuple[int, int]]) -> None:
+        if not pairs:
+            return
+        unit = self._unit
+        self.hosts(host for _, host in pairs)
+        first = unit.next("lane", by=len(pairs))
+        rows = [
+            (number, demand, host, None, None, opens_at(self._hosts[host].bucket, now=unit.now))
+            for number, (demand, host) in enumerate(pairs, first)
+        ]
+        unit.connection.many(unit.statements.insert_lane, rows)
+        unit.keep_lanes(columns[:3] for columns in rows)
+
+    def _demands(self, keys: set[str]) -> dict[str, int]:
+        unit, memory = self._unit, self._unit.memory
+        missing = [key for key in keys if key not in memory.demand_of]
+        if missing:
+            unit.keep_demands(unit.connection.rows(unit.statements.demands_by_key, as_json(missing)))
+            new = [key for key in missing if key not in memory.demand_of]
+            if new:
+                rows = list(zip(range(unit.next("demand", by=len(new)), 1 << 62), new, strict=False))
+                unit.connection.many(unit.statements.insert_demand, rows)
+                unit.keep_demands(rows)
+        return {key: memory.demand_of[key] for key in keys}
+
+    def pass_over(self, row: TaskRow, workers: frozenset[int]) -> None:
+        """Put a task in the lane of its demand that passes over these workers; none: in the plain one."""
+        unit = self._unit
+        lane = unit.memory.lanes[row.lane]
+        demand = unit.memory.demands[lane.demand]
+        if demand.passed_over == workers:
+            return
+        key = demand_key(attrs.evolve(demand, passed_over=workers))
+        host = unit.memory.hosts[lane.host]
+        number = self.lanes([(key, host)])[key, host]
+        unit.touch(row)
+        if row.status is Status.PENDING:
+            unit.stale_heads.update((row.lane, number))
+        row.lane = number
+
+    def open_due(self) -> None:
+        """Open the lanes whose hosts may be asked again."""
+        unit = self._unit
+        unit.connection.run(unit.statements.open_lanes, unit.now)
+
+
+class DemandKeys:
+    """The keys of new tasks' demands. Most tasks of a submission share theirs, and making one costs 5 µs."""
+
+    def __init__(self) -> None:
+        self._known: Final[dict[tuple[str, str, bytes], str]] = {}
+
+    def key(self, *, tier: str, kind: str, requires: Requires) -> str:
+        """The key of a demand that passes nobody over."""
+        asked = b"" if requires == _ASKS_NOTHING else msgspec.json.encode(requires)
+        known = self._known.get((tier, kind, asked))
+        if known is None:
+            known = demand_key(Demand(tier=tier, kind=kind, requires=requires))
+            self._known[tier, kind, asked] = known
+        return known

@@ -1,0 +1,74 @@
+"""Keys, invites, enrolments, and what the door has heard of workers."""
+
+from __future__ import annotations
+
+from rendezvous.ledger.endings import give_back
+from rendezvous.ledger.ops import Enrol, PutInvite, PutKey, RemoveWorker, RevokeKey, SeeWorkers
+from rendezvous.ledger.unit import Unit, as_json
+from swarm.model import Actor, Address, Refusal, RefusalCode, Role, Status
+
+__all__ = ["enrol", "put_invite", "put_key", "remove_worker", "revoke_key", "see_workers"]
+
+
+def put_key(unit: Unit, op: PutKey) -> None:
+    """Store a key; the name's earlier one is revoked."""
+    _replace_key(unit, op.digest, op.role, op.owner, instance=op.instance, payout=op.payout)
+
+
+def _replace_key(
+    unit: Unit, digest: bytes, role: Role, owner: str, *, instance: str | None, payout: Address | None
+) -> None:
+    statements = unit.statements
+    unit.connection.run(statements.revoke_name, unit.now, owner, role.value, instance)
+    unit.connection.run(statements.insert_key, digest, role.value, owner, instance, payout, unit.now, None)
+
+
+def revoke_key(unit: Unit, op: RevokeKey) -> int:
+    """Revoke all keys of an owner."""
+    return unit.connection.run(unit.statements.revoke_owner, unit.now, op.owner)
+
+
+def put_invite(unit: Unit, op: PutInvite) -> None:
+    """Store an invite; the same hash again replaces it."""
+    unit.connection.run(unit.statements.put_invite, op.digest, op.uses, unit.now + op.expires_in_s)
+
+
+def enrol(unit: Unit, op: Enrol) -> Refusal | None:
+    """Bind a worker to its payout address and give it a key."""
+    statements = unit.statements
+    if not unit.connection.run(statements.insert_challenge, op.challenge, op.worker.address, unit.now):
+        return Refusal(
+            RefusalCode.CHALLENGE_USED,
+            "this address has used this challenge already: get GET /settings again and sign the new one",
+        )
+    if op.invite_digest is not None and not unit.connection.run(statements.use_invite, op.invite_digest, unit.now):
+        return Refusal(
+            RefusalCode.INVITE_INVALID, "the invite isn't known, has run out, or was used up: ask for a new join link"
+        )
+    number = unit.worker(op.worker).n
+    unit.connection.run(statements.update_enrolled, op.payout, op.peer_id, number)
+    _replace_key(unit, op.key_digest, Role.WORKER, op.worker.address, instance=op.worker.instance, payout=op.payout)
+    return None
+
+
+def see_workers(unit: Unit, op: SeeWorkers) -> None:
+    """Keep what the door has heard of workers."""
+    rows = [
+        (seen.payout, seen.peer_id, seen.boot, seen.hello, seen.stats, seen.at, unit.worker(seen.worker).n)
+        for seen in op.seen
+    ]
+    if rows:
+        unit.connection.many(unit.statements.update_seen, rows)
+
+
+def remove_worker(unit: Unit, op: RemoveWorker) -> int:
+    """Take a worker off the list; what it holds goes back uncounted."""
+    unit.flush()
+    worker = unit.worker(op.worker)
+    held = unit.connection.rows(unit.statements.held_seqs, as_json([worker.n]))
+    rows = [row for row in unit.tasks_by_seq([seq for _, seq in held]) if row.status is Status.ACTIVE]
+    for row in rows:
+        give_back(unit, row, Actor.OPERATOR, who=op.who, detail="the worker was removed")
+    unit.connection.run(unit.statements.update_seen, None, None, None, None, None, None, worker.n)
+    unit.fleet.forget(op.worker)
+    return len(rows)

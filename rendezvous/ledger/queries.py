@@ -1,0 +1,463 @@
+"""What can be read of the ledger. Readers have connections of their own: they and the writer never wait for each other.
+
+Every method is one short read transaction and may be called from any thread. Pages are keyset pages: the cursor is the
+last row's place, so that a page costs the same wherever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import attrs
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from rendezvous.ledger import tables as t
+from rendezvous.ledger.ops import LeaseRef, SeenWorker, WorkerFacts, WorkerRef
+from rendezvous.ledger.rows import demand_of
+from rendezvous.policy.eligibility import check_demand, decide
+from rendezvous.policy.pacing import Bucket
+from swarm.errors import LedgerUnavailable, MalformedInput
+from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId
+from swarm.wire import EventView, JobView, Page, Requires, TaskView
+
+__all__ = ["KeyRow", "LedgerReader"]
+
+#: The most rows of one page.
+PAGE_MOST: Final = 1_000
+
+
+@attrs.frozen(kw_only=True)
+class KeyRow:
+    """An API key, as found by its hash."""
+
+    role: Role
+    owner: str
+    instance: str | None
+    payout: Address | None
+    revoked: bool
+
+
+class LedgerReader:
+    """Reads of one ledger.
+
+    *Resource handling*: borrows connections of the engine for the length of a call.
+
+    Raises:
+        LedgerUnavailable: (every method) the database can't be read.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Final = engine
+
+    def _rows(self, statement: sa.Executable) -> Sequence[Any]:
+        try:
+            with self._engine.connect() as connection:
+                return connection.execute(statement).all()
+        except SQLAlchemyError as fault:
+            where = self._engine.url.render_as_string(hide_password=True)
+            raise LedgerUnavailable(where, str(getattr(fault, "orig", None) or fault)) from fault
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def task(self, task: TaskId, owner: str | None = None, *, now: float | None = None) -> TaskView | None:
+        """One task; None where it doesn't exist or isn't the owner's.
+
+        Args:
+            task: its id.
+            owner: who asks; None is the operator.
+            now: ledger time, for what is left of a lease; None leaves that out.
+        """
+        statement = _task_views().where(t.tasks.c.id == task)
+        if owner is not None:
+            statement = statement.where(t.jobs.c.owner == owner)
+        found = self._rows(statement)
+        return _task_view(found[0], now=now) if found else None
+
+    def tasks(
+        self,
+        owner: str | None = None,
+        job: JobId | None = None,
+        status: Status | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        now: float | None = None,
+    ) -> Page:
+        """Tasks job by job, in the order of their submission.
+
+        Raises:
+            MalformedInput: the cursor isn't one of ours.
+        """
+        statement = _task_views().order_by(t.tasks.c.job, t.tasks.c.seq)
+        if owner is not None:
+            statement = statement.where(t.tasks.c.job.in_(sa.select(t.jobs.c.n).where(t.jobs.c.owner == owner)))
+        if job is not None:
+            one = sa.select(t.jobs.c.n).where(t.jobs.c.id == job).scalar_subquery()
+            statement = statement.where(t.tasks.c.job == one)
+        if status is not None:
+            statement = statement.where(t.tasks.c.status == status.value)
+        if cursor is not None:
+            place = _numbers(cursor, 2)
+            statement = statement.where(sa.tuple_(t.tasks.c.job, t.tasks.c.seq) > sa.tuple_(*place))
+        limit = min(limit, PAGE_MOST)
+        found = self._rows(statement.limit(limit + 1))
+        last = found[limit - 1] if len(found) > limit else None
+        return Page(
+            items=tuple(_task_view(row, now=now) for row in found[:limit]),
+            next=None if last is None else f"{last.job}.{last.seq}",
+        )
+
+    def history(self, task: TaskId) -> list[EventView]:
+        """All that happened to a task, in order."""
+        chain = (
+            sa.select(t.events.c.id, t.events.c.previous)
+            .join(t.tasks, t.tasks.c.last_event == t.events.c.id)
+            .where(t.tasks.c.id == task)
+            .cte("chain", recursive=True)
+        )
+        before = t.events.alias("before")
+        chain = chain.union_all(sa.select(before.c.id, before.c.previous).where(before.c.id == chain.c.previous))
+        statement = _event_views().join(chain, chain.c.id == t.events.c.id).order_by(t.events.c.n)
+        return [_event_view(row) for row in self._rows(statement)]
+
+    def events_after(self, after: int, owner: str | None = None, limit: int = 1_000) -> list[EventView]:
+        """The history of all tasks, or of an owner's, after an event."""
+        statement = _event_views().where(t.events.c.id > after).order_by(t.events.c.id).limit(limit)
+        if owner is not None:
+            statement = statement.where(t.jobs.c.owner == owner)
+        return [_event_view(row) for row in self._rows(statement)]
+
+    def last_event_id(self) -> int:
+        """The number of the last event; 0 before the first."""
+        return int(self._rows(sa.select(sa.func.coalesce(sa.func.max(t.events.c.id), 0)))[0][0])
+
+    def last_event_at(self) -> float:
+        """When the last event was, ledger seconds; 0 before the first."""
+        newest = sa.select(t.events.c.at).order_by(t.events.c.id.desc()).limit(1)
+        found = self._rows(newest)
+        return float(found[0][0]) if found else 0.0
+
+    def export_pending(self) -> Iterator[dict[str, Any]]:
+        """Tasks that wait for a worker or for their time, as in a submission, each with its ``job`` and ``owner``."""
+        after = 0
+        while True:
+            statement = (
+                _task_views()
+                .where(t.tasks.c.seq > after, t.tasks.c.status.in_([Status.PENDING.value, Status.WAITING.value]))
+                .order_by(t.tasks.c.seq)
+                .limit(PAGE_MOST)
+            )
+            found = self._rows(statement)
+            yield from (_exported(row) for row in found)
+            if len(found) < PAGE_MOST:
+                return
+            after = found[-1].seq
+
+    def finished_before(self, before: float, *, now: float, limit: int) -> list[TaskView]:
+        """Tasks that ended before a ledger time, oldest first, and whose dedupe keys are free by now."""
+        statement = (
+            _task_views()
+            .where(t.tasks.c.finished_at.is_not(None), t.tasks.c.finished_at < before)
+            .where(t.tasks.c.finished_at + t.task_bodies.c.dedupe_ttl_s < now)
+            .order_by(t.tasks.c.finished_at)
+            .limit(limit)
+        )
+        return [_task_view(row, now=None) for row in self._rows(statement)]
+
+    # ── jobs and numbers ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def job(self, job: JobId, owner: str | None = None) -> JobView | None:
+        """How far a job is; None where it doesn't exist or isn't the owner's."""
+        statement = sa.select(t.jobs).where(t.jobs.c.id == job)
+        if owner is not None:
+            statement = statement.where(t.jobs.c.owner == owner)
+        views = self._job_views(self._rows(statement))
+        return views[0] if views else None
+
+    def jobs(self, owner: str | None = None, cursor: str | None = None, limit: int = 100) -> Page:
+        """Jobs, newest first.
+
+        Raises:
+            MalformedInput: the cursor isn't one of ours.
+        """
+        limit = min(limit, PAGE_MOST)
+        statement = sa.select(t.jobs).order_by(t.jobs.c.n.desc()).limit(limit + 1)
+        if owner is not None:
+            statement = statement.where(t.jobs.c.owner == owner)
+        if cursor is not None:
+            statement = statement.where(t.jobs.c.n < _numbers(cursor, 1)[0])
+        found = self._rows(statement)
+        return Page(
+            items=tuple(self._job_views(found[:limit])),
+            next=str(found[limit - 1].n) if len(found) > limit else None,
+        )
+
+    def _job_views(self, rows: Sequence[Any]) -> list[JobView]:
+        counts: dict[int, dict[str, int]] = {row.n: {} for row in rows}
+        kept = sa.select(t.job_counts).where(t.job_counts.c.job.in_(list(counts)), t.job_counts.c.tasks > 0)
+        for job, status, tasks in self._rows(kept) if counts else ():
+            counts[job][status] = tasks
+        live = (Status.WAITING.value, Status.PENDING.value, Status.ACTIVE.value)
+        return [
+            JobView(
+                id=row.id,
+                owner=row.owner,
+                created_at=row.created_at,
+                total=sum(counts[row.n].values()),
+                counts=counts[row.n],
+                done=not any(status in counts[row.n] for status in live),
+                name=row.name,
+            )
+            for row in rows
+        ]
+
+    def counts(self) -> dict[Status, int]:
+        """How many tasks there are in each status; kept, not counted."""
+        counts = dict.fromkeys(Status, 0)
+        for status, tasks in self._rows(sa.select(t.status_counts)):
+            counts[Status(status)] = tasks
+        return counts
+
+    # ── workers and keys ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def key(self, digest: bytes) -> KeyRow | None:
+        """An API key by its hash."""
+        found = self._rows(sa.select(t.api_keys).where(t.api_keys.c.digest == digest))
+        if not found:
+            return None
+        row = found[0]
+        return KeyRow(
+            role=Role(row.role),
+            owner=row.owner,
+            instance=row.instance,
+            payout=row.payout,
+            revoked=row.revoked_at is not None,
+        )
+
+    def workers(self) -> list[SeenWorker]:
+        """The workers that the door has seen and nobody has removed."""
+        statement = sa.select(t.workers).where(t.workers.c.seen_at.is_not(None)).order_by(t.workers.c.n)
+        return [
+            SeenWorker(
+                worker=WorkerRef(row.address, row.instance),
+                payout=row.payout,
+                peer_id=row.peer_id,
+                boot=row.boot,
+                hello=row.hello,
+                stats=row.stats,
+                at=row.seen_at,
+            )
+            for row in self._rows(statement)
+        ]
+
+    def leases_of(self, worker: WorkerRef) -> list[LeaseRef]:
+        """What a worker holds."""
+        statement = (
+            sa.select(t.tasks.c.id, t.tasks.c.fence)
+            .join(t.workers, t.workers.c.n == t.tasks.c.worker)
+            .where(
+                t.tasks.c.status == sa.literal_column(f"'{Status.ACTIVE.value}'"),
+                t.workers.c.address == worker.address,
+                t.workers.c.instance == worker.instance,
+            )
+            .order_by(t.tasks.c.fence)
+        )
+        return [LeaseRef(task, fence) for task, fence in self._rows(statement)]
+
+    def refusals(
+        self, task: TaskId, workers: Sequence[tuple[WorkerRef, WorkerFacts]], *, now: float
+    ) -> list[tuple[WorkerRef, Refusal | None]]:
+        """Why each of these workers doesn't get a task now; None where it would. The same code decides the grants.
+
+        Args:
+            task: its id; one that doesn't exist gives an empty list.
+            workers: the live workers, and what they said they are.
+            now: ledger time, seconds.
+        """
+        statement = (
+            sa.select(t.demands.c.key, t.hosts)
+            .join(t.lanes, t.lanes.c.demand == t.demands.c.n)
+            .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+            .join(t.tasks, t.tasks.c.lane == t.lanes.c.n)
+            .where(t.tasks.c.id == task)
+        )
+        found = self._rows(statement)
+        if not found:
+            return []
+        row = found[0]
+        demand = demand_of(row.key)
+        bucket = Bucket(
+            tokens=row.tokens,
+            refilled_at=row.refilled_at,
+            rate_per_s=row.rate_per_s,
+            burst=row.burst,
+            held_until=row.held_until,
+            held_why=row.held_why,
+        )
+        numbers = self._numbers_of(ref for ref, _ in workers)
+        another = any(
+            numbers.get(ref) not in demand.passed_over and check_demand(demand, facts) is None for ref, facts in workers
+        )
+        return [
+            (
+                ref,
+                decide(demand, row.host, bucket, worker=numbers.get(ref, 0), facts=facts, another=another, now=now),
+            )
+            for ref, facts in workers
+        ]
+
+    def _numbers_of(self, workers: Iterable[WorkerRef]) -> dict[WorkerRef, int]:
+        wanted = [(ref.address, ref.instance) for ref in workers]
+        identity = sa.tuple_(t.workers.c.address, t.workers.c.instance)
+        statement = sa.select(t.workers.c.n, t.workers.c.address, t.workers.c.instance).where(identity.in_(wanted))
+        return {WorkerRef(row.address, row.instance): row.n for row in self._rows(statement)} if wanted else {}
+
+    # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def manifest(self, cid: Cid) -> bytes | None:
+        """A manifest that came inline with its completion."""
+        found = self._rows(sa.select(t.manifests.c.body).where(t.manifests.c.cid == cid))
+        return bytes(found[0][0]) if found else None
+
+    def result_cids(self) -> Iterator[Cid]:
+        """The results of all tasks that the ledger has, oldest task first."""
+        after = 0
+        while True:
+            statement = (
+                sa.select(t.tasks.c.seq, t.tasks.c.result)
+                .where(t.tasks.c.seq > after, t.tasks.c.result.is_not(None))
+                .order_by(t.tasks.c.seq)
+                .limit(PAGE_MOST)
+            )
+            found = self._rows(statement)
+            yield from (row.result for row in found)
+            if len(found) < PAGE_MOST:
+                return
+            after = found[-1].seq
+
+
+def _numbers(cursor: str, count: int) -> list[int]:
+    parts = cursor.split(".")
+    if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
+        raise MalformedInput(f"{cursor!r} isn't a cursor of this list")
+    return [int(part) for part in parts]
+
+
+# ── rows as views ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _task_views() -> sa.Select[Any]:
+    return (
+        sa.select(
+            t.tasks,
+            t.jobs.c.id.label("job_id"),
+            t.jobs.c.owner,
+            t.hosts.c.host,
+            t.demands.c.key,
+            t.task_bodies.c.body,
+            t.task_bodies.c.dedupe_ttl_s,
+            t.workers.c.address,
+            t.workers.c.instance,
+        )
+        .join(t.jobs, t.jobs.c.n == t.tasks.c.job)
+        .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
+        .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+        .join(t.demands, t.demands.c.n == t.lanes.c.demand)
+        .join(t.task_bodies, t.task_bodies.c.seq == t.tasks.c.seq)
+        .outerjoin(t.workers, t.workers.c.n == t.tasks.c.worker)
+    )
+
+
+def _task_view(row: Any, *, now: float | None) -> TaskView:
+    demand = demand_of(row.key)
+    body = orjson.loads(row.body)
+    assigned = row.status in (Status.ACTIVE, Status.COMPLETED)
+    active = row.status == Status.ACTIVE
+    return TaskView(
+        id=row.id,
+        job=row.job_id,
+        owner=row.owner,
+        kind=demand.kind,
+        urls=tuple(body["urls"]),
+        host=row.host,
+        status=row.status,
+        priority=row.priority,
+        tier=demand.tier,
+        created_at=row.created_at,
+        spec=body.get("spec", {}),
+        meta=body.get("meta", {}),
+        requires=demand.requires,
+        reward_wei=row.reward_wei,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        not_before=row.wake_at if row.status == Status.WAITING else None,
+        expires_at=row.expires_at,
+        assignee=row.address if assigned else None,
+        instance=row.instance if assigned else None,
+        fence=row.fence,
+        via=row.via if assigned else None,
+        lease_s=max(0.0, row.lease_until - now) if active and now is not None else None,
+        reason=row.reason,
+        detail=row.detail,
+        result=row.result,
+        result_bytes=row.result_bytes,
+        finished_at=row.finished_at,
+        on_chain=row.on_chain,
+        accepted=row.accepted,
+        paid=row.paid,
+        refunded=row.refunded,
+    )
+
+
+def _exported(row: Any) -> dict[str, Any]:
+    demand = demand_of(row.key)
+    body = orjson.loads(row.body)
+    task: dict[str, Any] = {
+        "job": row.job_id,
+        "owner": row.owner,
+        "kind": demand.kind,
+        "urls": body["urls"],
+        "spec": body.get("spec", {}),
+        "meta": body.get("meta", {}),
+        "priority": row.priority,
+        "tier": demand.tier,
+        "reward_wei": row.reward_wei,
+        "max_attempts": row.max_attempts,
+        "max_run_s": row.max_run_s,
+    }
+    if demand.requires != Requires():
+        task["requires"] = demand.requires
+    return task
+
+
+def _event_views() -> sa.Select[Any]:
+    return (
+        sa.select(
+            t.events, t.tasks.c.id.label("task"), t.jobs.c.id.label("job_id"), t.jobs.c.owner, t.workers.c.address
+        )
+        .join(t.tasks, t.tasks.c.seq == t.events.c.seq)
+        .join(t.jobs, t.jobs.c.n == t.tasks.c.job)
+        .outerjoin(t.workers, t.workers.c.n == t.events.c.worker)
+    )
+
+
+def _event_view(row: Any) -> EventView:
+    return EventView(
+        id=row.id,
+        task=row.task,
+        seq=row.n,
+        to=row.target,
+        by=row.actor,
+        at=row.at,
+        move=row.move,
+        source=row.source,
+        who=row.who if row.who is not None else row.address,
+        fence=row.fence,
+        reason=row.reason,
+        detail=row.detail,
+        job=row.job_id,
+    )

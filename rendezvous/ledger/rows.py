@@ -1,0 +1,211 @@
+"""The rows that the writer works on, as Python values.
+
+``TaskRow`` mirrors the table ``tasks`` column by column and is mutable: a group's operations change it, and the unit of
+work writes each changed row once. The other values never change once they are in the database.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+import msgspec
+import orjson
+
+from rendezvous.ledger.ops import PreparedTask, WorkerFacts, WorkerRef
+from rendezvous.policy.eligibility import Demand
+from swarm.model import JobId, Status, TaskId
+from swarm.wire import Requires, TaskBody
+
+__all__ = ["Job", "Lane", "TaskRow", "WorkerRow", "demand_key", "demand_of", "encode_body", "task_body"]
+
+
+_STATUSES: Final = {status.value: status for status in Status}
+
+
+def _status(text: str) -> Status:
+    return _STATUSES[text]
+
+
+@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)
+class TaskRow:
+    """One row of ``tasks``, in the order of its columns; its status is the enum."""
+
+    seq: int
+    id: TaskId
+    job: int
+    priority: int
+    reward_wei: str
+    max_attempts: int
+    max_run_s: float
+    created_at: float
+    expires_at: float
+    status: Status = attrs.field(converter=_status)
+    lane: int
+    worker: int | None = None
+    boot: str | None = None
+    fence: int = 0
+    via: str | None = None
+    lease_until: float | None = None
+    granted_at: float | None = None
+    wake_at: float | None = None
+    attempts: int = 0
+    lost: str | None = None
+    passed_until: float | None = None
+    reason: str | None = None
+    detail: str | None = None
+    result: str | None = None
+    result_bytes: int | None = None
+    finished_at: float | None = None
+    funding_generation: int = 1
+    events: int = 0
+    last_event: int = 0
+    accepted: float | None = None
+    on_chain: float | None = None
+    paid: float | None = None
+    refunded: float | None = None
+
+    def mutable(self) -> tuple[Any, ...]:
+        """The columns that a transition may change, in the order of ``statements.MUTABLE``."""
+        return (
+            self.status._value_,
+            self.lane,
+            self.worker,
+            self.boot,
+            self.fence,
+            self.via,
+            self.lease_until,
+            self.granted_at,
+            self.wake_at,
+            self.attempts,
+            self.lost,
+            self.passed_until,
+            self.reason,
+            self.detail,
+            self.result,
+            self.result_bytes,
+            self.finished_at,
+            self.funding_generation,
+            self.events,
+            self.last_event,
+            self.accepted,
+        )
+
+    def columns(self) -> tuple[Any, ...]:
+        """All columns, in the table's order."""
+        return (
+            self.seq,
+            self.id,
+            self.job,
+            self.priority,
+            self.reward_wei,
+            self.max_attempts,
+            self.max_run_s,
+            self.created_at,
+            self.expires_at,
+            *self.mutable(),
+            self.on_chain,
+            self.paid,
+            self.refunded,
+        )
+
+    def losses(self) -> list[tuple[int, float]]:
+        """The workers that lost it (their numbers), and when."""
+        return [] if self.lost is None else [(worker, at) for worker, at in orjson.loads(self.lost)]
+
+
+@attrs.frozen
+class Job:
+    """One row of ``jobs``."""
+
+    n: int
+    id: JobId
+    owner: str
+    name: str | None
+    created_at: float
+
+
+@attrs.frozen
+class Lane:
+    """Which demand and host a lane is; its head and its opening are read where they are needed."""
+
+    n: int
+    demand: int
+    host: int
+
+
+class WorkerRow:
+    """A worker as the ledger's writer knows it.
+
+    What it said it is, and when, isn't stored: it is known again one heartbeat after a restart.
+    """
+
+    __slots__ = ("boots", "facts", "n", "ref", "turn_at")
+
+    def __init__(self, n: int, ref: WorkerRef, boots: list[str]) -> None:
+        self.n = n
+        self.ref = ref
+        self.boots = boots
+        self.facts = WorkerFacts()
+        self.turn_at: float | None = None
+
+
+# ── demands as text ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def demand_key(demand: Demand) -> str:
+    """The canonical JSON of a demand: equal demands have equal keys."""
+    requires = msgspec.to_builtins(demand.requires)
+    requires.pop("labels", None)
+    if demand.requires.labels:
+        requires["labels"] = sorted(set(demand.requires.labels))
+    key: dict[str, Any] = {"kind": demand.kind, "tier": demand.tier}
+    if requires:
+        key["requires"] = requires
+    if demand.passed_over:
+        key["passed_over"] = sorted(demand.passed_over)
+    return orjson.dumps(key, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def demand_of(key: str) -> Demand:
+    """The demand of a key."""
+    values = orjson.loads(key)
+    return Demand(
+        tier=values["tier"],
+        kind=values["kind"],
+        requires=msgspec.convert(values.get("requires", {}), Requires),
+        passed_over=frozenset(values.get("passed_over", ())),
+    )
+
+
+# ── bodies ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    urls: tuple[str, ...]
+    spec: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(_Body)
+
+
+def encode_body(task: PreparedTask) -> str:
+    """What ``task_bodies`` keeps of a task."""
+    return _encoder.encode(_Body(urls=task.urls, spec=task.spec, meta=task.meta)).decode()
+
+
+def task_body(row: TaskRow, body: str, *, job: JobId, kind: str) -> TaskBody:
+    """What a worker must know to run a task."""
+    kept = _decoder.decode(body)
+    return TaskBody(
+        id=row.id,
+        job=job,
+        kind=kind,
+        urls=kept.urls,
+        spec=kept.spec,
+        meta=kept.meta,
+        max_run_s=row.max_run_s,
+        attempt=row.attempts + 1,
+    )

@@ -1,0 +1,38 @@
+"""What an operator can set of the ledger. The defaults are DESIGN §8's and §9's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from rendezvous.policy.leases import FIRST_LEASE_S
+from rendezvous.policy.pacing import HOST_BURST, HOST_RATE_PER_S
+from rendezvous.policy.retry import RetryRules
+
+__all__ = ["LedgerSettings"]
+
+DAY_S = 86_400.0
+
+
+@attrs.frozen(kw_only=True)
+class LedgerSettings:
+    """The ledger's section.
+
+    Args:
+        host_rate_per_s: requests a second to a host that nobody set another pace for; 0 is no limit.
+        host_burst: how many of them may come at once.
+        first_lease_s: how long a lease runs before a kind has samples, seconds.
+        retry: backoff and what is retried.
+        idempotency_keep_s: how long an ``Idempotency-Key`` is remembered, seconds.
+        archive_directory: where finished tasks go as JSONL; None keeps them in the ledger for good.
+        archive_after_s: how long after its end a task is archived, seconds.
+    """
+
+    host_rate_per_s: float = HOST_RATE_PER_S
+    host_burst: float = HOST_BURST
+    first_lease_s: float = FIRST_LEASE_S
+    retry: RetryRules = attrs.field(factory=RetryRules)
+    idempotency_keep_s: float = 7 * DAY_S
+    archive_directory: Path | None = None
+    archive_after_s: float = 30 * DAY_S

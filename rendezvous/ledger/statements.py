@@ -1,0 +1,428 @@
+"""Every statement of the writer, in SQLAlchemy Core, compiled once for the dialect.
+
+A statement is an attribute of ``Statements``; its parameters are given by position, in the order written here.
+Transitions are guarded in their WHERE clause: the row must still be in the status, at the fence and at the event that
+the decision was made on, so that two roots, or a stale cache, can't both win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Double, Integer, String, bindparam
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from rendezvous.ledger import tables as t
+from rendezvous.ledger.engine import Compiled
+from swarm.model import Status
+
+__all__ = ["BATCH", "MUTABLE", "Statements"]
+
+#: How many rows one sweep, or one chunk of a job's cancel or replay, handles: a few ten milliseconds of the writer.
+BATCH: Final = 1_000
+
+#: The columns of ``tasks`` that a transition may change, in the order of ``rows.TaskRow.mutable``.
+MUTABLE: Final = (
+    "status",
+    "lane",
+    "worker",
+    "boot",
+    "fence",
+    "via",
+    "lease_until",
+    "granted_at",
+    "wake_at",
+    "attempts",
+    "lost",
+    "passed_until",
+    "reason",
+    "detail",
+    "result",
+    "result_bytes",
+    "finished_at",
+    "funding_generation",
+    "events",
+    "last_event",
+    "accepted",
+)
+
+
+def _literal(value: Status) -> sa.ColumnElement[str]:
+    """A status as SQL text, not as a parameter: partial indexes are chosen by literals."""
+    return sa.literal_column(f"'{value.value}'", type_=String)
+
+
+def _in(*statuses: Status) -> sa.TextClause:
+    listed = ", ".join(f"'{status.value}'" for status in statuses)
+    return sa.text(f"tasks.status IN ({listed})")
+
+
+def _is(status: Status) -> sa.ColumnElement[bool]:
+    return t.tasks.c.status == _literal(status)
+
+
+class Statements:
+    """All statements of the writer, compiled for one dialect."""
+
+    def __init__(self, dialect: sa.Dialect) -> None:
+        self._dialect: Final = dialect
+        self._insert: Final[Any] = sqlite_insert if dialect.name == "sqlite" else postgresql_insert
+        self._tasks()
+        self._clock()
+        self._submissions()
+        self._lanes()
+        self._people()
+
+    def _compile(self, statement: Any, *names: str) -> Compiled:
+        return Compiled(statement, names, self._dialect)
+
+    def _plain_insert(self, table: sa.Table, *, ignore: bool = False) -> Compiled:
+        names = tuple(column.name for column in table.columns)
+        statement = self._insert(table).values({name: bindparam(name) for name in names})
+        return self._compile(statement.on_conflict_do_nothing() if ignore else statement, *names)
+
+    def _add(self, table: sa.Table, column: str) -> Compiled:
+        """Add to a kept number, which is there or not."""
+        names = tuple(each.name for each in table.columns)
+        statement = self._insert(table).values({name: bindparam(name) for name in names})
+        total = table.c[column] + statement.excluded[column]
+        return self._compile(
+            statement.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_={column: total}),
+            *names,
+        )
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tasks(self) -> None:
+        tasks = t.tasks
+        ids, task_id = t.json_column("ids", String())
+        self.tasks_by_id = self._compile(sa.select(tasks).select_from(ids).join(tasks, tasks.c.id == task_id), "ids")
+        seqs, seq = t.json_column("seqs", BigInteger())
+        self.tasks_by_seq = self._compile(sa.select(tasks).select_from(seqs).join(tasks, tasks.c.seq == seq), "seqs")
+        holders, holder = t.json_column("workers", BigInteger())
+        self.held_seqs = self._compile(
+            sa.select(tasks.c.worker, tasks.c.seq)
+            .select_from(holders)
+            .join(tasks, sa.and_(tasks.c.worker == holder, _is(Status.ACTIVE))),
+            "workers",
+        )
+        self.bodies = self._compile(
+            sa.select(t.task_bodies).select_from(seqs).join(t.task_bodies, t.task_bodies.c.seq == seq),
+            "seqs",
+        )
+        self.insert_task = self._plain_insert(tasks)
+        self.insert_body = self._plain_insert(t.task_bodies)
+        self.insert_event = self._plain_insert(t.events)
+        self.insert_manifest = self._plain_insert(t.manifests, ignore=True)
+        # a parameter may not be named like a column in SET (facts/ledger.md)
+        self.update_task = self._compile(
+            sa.update(tasks)
+            .where(
+                tasks.c.seq == bindparam("the_seq"),
+                tasks.c.status == bindparam("old_status"),
+                tasks.c.fence == bindparam("old_fence"),
+                tasks.c.last_event == bindparam("old_event"),
+            )
+            .values({name: bindparam(f"new_{name}") for name in MUTABLE}),
+            *(f"new_{name}" for name in MUTABLE),
+            "the_seq",
+            "old_status",
+            "old_fence",
+            "old_event",
+        )
+        self.live_of_job = self._compile(
+            sa.select(tasks)
+            .where(
+                tasks.c.job == bindparam("job"),
+                _in(Status.WAITING, Status.PENDING, Status.ACTIVE),
+                tasks.c.seq > bindparam("after"),
+            )
+            .order_by(tasks.c.seq)
+            .limit(sa.literal_column(str(BATCH))),
+            "job",
+            "after",
+        )
+        self.failed_of_job = self._compile(
+            sa.select(tasks)
+            .where(tasks.c.job == bindparam("job"), _is(Status.FAILED), tasks.c.seq > bindparam("after"))
+            .order_by(tasks.c.seq)
+            .limit(sa.literal_column(str(BATCH))),
+            "job",
+            "after",
+        )
+
+    # ── what the clock does ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _clock(self) -> None:
+        tasks = t.tasks
+        due = bindparam("now", type_=Double)
+
+        def ripe(condition: sa.ColumnElement[bool] | sa.TextClause, column: sa.Column[Any]) -> Compiled:
+            return self._compile(
+                sa.select(tasks).where(condition, column <= due).order_by(column).limit(sa.literal_column(str(BATCH))),
+                "now",
+            )
+
+        waiting_or_pending = _in(Status.PENDING, Status.WAITING)
+        self.ripe_waiting = ripe(_is(Status.WAITING), tasks.c.wake_at)
+        self.ripe_leases = ripe(_is(Status.ACTIVE), tasks.c.lease_until)
+        self.ripe_expiring = ripe(waiting_or_pending, tasks.c.expires_at)
+        self.ripe_passed_over = ripe(tasks.c.passed_until.is_not(None), tasks.c.passed_until)
+        self.next_due = self._compile(
+            sa.select(
+                sa.select(sa.func.min(tasks.c.wake_at)).where(_is(Status.WAITING)).scalar_subquery(),
+                sa.select(sa.func.min(tasks.c.lease_until)).where(_is(Status.ACTIVE)).scalar_subquery(),
+                sa.select(sa.func.min(tasks.c.expires_at)).where(waiting_or_pending).scalar_subquery(),
+                sa.select(sa.func.min(tasks.c.passed_until)).where(tasks.c.passed_until.is_not(None)).scalar_subquery(),
+            )
+        )
+        self.rearm = self._compile(
+            sa.update(tasks)
+            .where(_is(Status.ACTIVE), tasks.c.lease_until < bindparam("least", type_=Double))
+            .values(lease_until=bindparam("least", type_=Double)),
+            "least",
+        )
+        self.forget_idempotency = self._compile(sa.delete(t.idempotency).where(t.idempotency.c.at < due), "now")
+        self.forget_challenges = self._compile(sa.delete(t.challenges).where(t.challenges.c.at < due), "now")
+        self.forget_invites = self._compile(sa.delete(t.invites).where(t.invites.c.expires_at < due), "now")
+        seqs, seq = t.json_column("seqs", BigInteger())
+        chosen = sa.select(seq).select_from(seqs)
+        self.forget_tasks = self._compile(sa.delete(tasks).where(tasks.c.seq.in_(chosen)), "seqs")
+        self.forget_bodies = self._compile(sa.delete(t.task_bodies).where(t.task_bodies.c.seq.in_(chosen)), "seqs")
+        ids, event_id = t.json_column("ids", BigInteger())
+        self.forget_events = self._compile(
+            sa.delete(t.events).where(t.events.c.id.in_(sa.select(event_id).select_from(ids))), "ids"
+        )
+        texts, text = t.json_column("texts", String())
+        named = sa.select(text).select_from(texts)
+        self.forget_manifests = self._compile(sa.delete(t.manifests).where(t.manifests.c.cid.in_(named)), "texts")
+        self.forget_dedupe = self._compile(
+            sa.delete(t.dedupes).where(
+                t.dedupes.c.digest == bindparam("the_digest"), t.dedupes.c.seq == bindparam("the_seq")
+            ),
+            "the_digest",
+            "the_seq",
+        )
+        self.previous_event = self._compile(
+            sa.select(t.events.c.previous).where(t.events.c.id == bindparam("the_id")), "the_id"
+        )
+
+    # ── submissions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _submissions(self) -> None:
+        texts, text = t.json_column("texts", String())
+        self.jobs_by_id = self._compile(sa.select(t.jobs).select_from(texts).join(t.jobs, t.jobs.c.id == text), "texts")
+        numbers, number = t.json_column("numbers", BigInteger())
+        self.jobs_by_number = self._compile(
+            sa.select(t.jobs).select_from(numbers).join(t.jobs, t.jobs.c.n == number), "numbers"
+        )
+        self.insert_job = self._plain_insert(t.jobs)
+        self.insert_dedupe = self._plain_insert(t.dedupes, ignore=True)
+        self.dedupe_holders = self._compile(
+            sa.select(
+                t.dedupes.c.digest,
+                t.dedupes.c.seq,
+                t.tasks.c.id,
+                t.tasks.c.status,
+                t.tasks.c.finished_at,
+                t.task_bodies.c.dedupe_ttl_s,
+            )
+            .select_from(texts)
+            .join(t.dedupes, t.dedupes.c.digest == text)
+            .outerjoin(t.tasks, t.tasks.c.seq == t.dedupes.c.seq)
+            .outerjoin(t.task_bodies, t.task_bodies.c.seq == t.dedupes.c.seq),
+            "texts",
+        )
+        taking = self._insert(t.dedupes).values(digest=bindparam("digest"), seq=bindparam("seq"))
+        self.take_dedupe = self._compile(
+            taking.on_conflict_do_update(index_elements=["digest"], set_={"seq": taking.excluded.seq}),
+            "digest",
+            "seq",
+        )
+        remembered = t.idempotency.c
+        self.idempotent_answer = self._compile(
+            sa.select(remembered.body_digest, remembered.answer).where(
+                remembered.owner == bindparam("owner"), remembered.key == bindparam("key")
+            ),
+            "owner",
+            "key",
+        )
+        self.insert_idempotent_answer = self._plain_insert(t.idempotency)
+        self.counters = self._compile(sa.select(t.counters).with_for_update())
+        self.add_to_counter = self._add(t.counters, "value")
+        self.add_to_status_count = self._add(t.status_counts, "tasks")
+        self.add_to_job_count = self._add(t.job_counts, "tasks")
+        self.add_to_durations = self._add(t.durations, "samples")
+        self.durations = self._compile(sa.select(t.durations))
+        self.halve_durations = self._compile(
+            sa.update(t.durations)
+            .where(t.durations.c.kind == bindparam("the_kind"))
+            .values(samples=t.durations.c.samples // sa.literal_column("2", type_=Integer)),
+            "the_kind",
+        )
+
+    # ── lanes and hosts ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lanes(self) -> None:
+        lanes, hosts, tasks = t.lanes, t.hosts, t.tasks
+        texts, text = t.json_column("texts", String())
+        numbers, number = t.json_column("numbers", BigInteger())
+        self.demands_by_key = self._compile(
+            sa.select(t.demands).select_from(texts).join(t.demands, t.demands.c.key == text), "texts"
+        )
+        self.demands_by_number = self._compile(
+            sa.select(t.demands).select_from(numbers).join(t.demands, t.demands.c.n == number), "numbers"
+        )
+        self.insert_demand = self._plain_insert(t.demands)
+        self.hosts_by_name = self._compile(
+            sa.select(hosts).select_from(texts).join(hosts, hosts.c.host == text), "texts"
+        )
+        self.hosts_by_number = self._compile(
+            sa.select(hosts).select_from(numbers).join(hosts, hosts.c.n == number), "numbers"
+        )
+        self.insert_host = self._plain_insert(hosts)
+        bucket = ("tokens", "refilled_at", "rate_per_s", "burst", "held_until", "held_why")
+        self.update_host = self._compile(
+            sa.update(hosts)
+            .where(hosts.c.n == bindparam("the_n"))
+            .values({name: bindparam(f"new_{name}") for name in bucket}),
+            *(f"new_{name}" for name in bucket),
+            "the_n",
+        )
+        self.lanes_by_number = self._compile(
+            sa.select(lanes.c.n, lanes.c.demand, lanes.c.host).select_from(numbers).join(lanes, lanes.c.n == number),
+            "numbers",
+        )
+        self.lanes_of_host = self._compile(
+            sa.select(lanes.c.n, lanes.c.demand, lanes.c.host).select_from(numbers).join(lanes, lanes.c.host == number),
+            "numbers",
+        )
+        self.insert_lane = self._plain_insert(lanes)
+        self.close_lanes = self._compile(
+            sa.update(lanes)
+            .where(lanes.c.host == bindparam("the_host"))
+            .values(opens_at=bindparam("new_opens_at", type_=Double)),
+            "new_opens_at",
+            "the_host",
+        )
+        self.open_lanes = self._compile(
+            sa.update(lanes).where(lanes.c.opens_at <= bindparam("now", type_=Double)).values(opens_at=sa.null()),
+            "now",
+        )
+        first = (
+            sa.select(tasks.c.priority, tasks.c.seq)
+            .where(tasks.c.lane == lanes.c.n, _is(Status.PENDING))
+            .order_by(tasks.c.priority.desc(), tasks.c.seq)
+            .limit(sa.literal_column("1"))
+            .correlate(lanes)
+        )
+        touched = sa.select(number).select_from(numbers)
+        self.update_heads = self._compile(
+            sa.update(lanes)
+            .where(lanes.c.n.in_(touched))
+            .values(
+                head_priority=first.with_only_columns(tasks.c.priority).scalar_subquery(),
+                head_seq=first.with_only_columns(tasks.c.seq).scalar_subquery(),
+            ),
+            "numbers",
+        )
+        ready = sa.and_(lanes.c.head_seq.is_not(None), lanes.c.opens_at.is_(None))
+        self.next_ready_demand = self._compile(
+            sa.select(sa.func.min(lanes.c.demand)).where(ready, lanes.c.demand > bindparam("after")), "after"
+        )
+        self.ready_lanes = self._compile(
+            sa.select(lanes.c.n, lanes.c.host, lanes.c.head_priority, lanes.c.head_seq)
+            .where(ready, lanes.c.demand == bindparam("demand"))
+            .order_by(lanes.c.head_priority.desc(), lanes.c.head_seq)
+            .limit(bindparam("most", type_=Integer)),
+            "demand",
+            "most",
+        )
+        self.ready_tasks = self._compile(
+            sa.select(tasks.c.priority, tasks.c.seq)
+            .where(tasks.c.lane == bindparam("lane"), _is(Status.PENDING))
+            .order_by(tasks.c.priority.desc(), tasks.c.seq)
+            .limit(bindparam("most", type_=Integer)),
+            "lane",
+            "most",
+        )
+
+    # ── workers and keys ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _people(self) -> None:
+        workers, keys, invites = t.workers, t.api_keys, t.invites
+        known = (workers.c.n, workers.c.address, workers.c.instance, workers.c.boots)
+        numbers, number = t.json_column("numbers", BigInteger())
+        self.worker_by_identity = self._compile(
+            sa.select(*known).where(
+                workers.c.address == bindparam("address"), workers.c.instance == bindparam("instance")
+            ),
+            "address",
+            "instance",
+        )
+        self.workers_by_number = self._compile(
+            sa.select(*known).select_from(numbers).join(workers, workers.c.n == number), "numbers"
+        )
+        self.insert_worker = self._plain_insert(workers)
+        self.update_boots = self._updating(workers, ("boots",), ("n",))
+        seen = ("payout", "peer_id", "boot", "hello", "stats", "seen_at")
+        self.update_seen = self._updating(workers, seen, ("n",))
+        self.update_enrolled = self._updating(workers, ("payout", "peer_id"), ("n",))
+        self.insert_key = self._plain_insert(keys)
+        instance = bindparam("instance", type_=String)
+        self.revoke_name = self._compile(
+            sa.update(keys)
+            .where(
+                keys.c.owner == bindparam("the_owner"),
+                keys.c.role == bindparam("the_role"),
+                keys.c.instance.is_not_distinct_from(instance),
+                keys.c.revoked_at.is_(None),
+            )
+            .values(revoked_at=bindparam("at", type_=Double)),
+            "at",
+            "the_owner",
+            "the_role",
+            "instance",
+        )
+        self.revoke_owner = self._compile(
+            sa.update(keys)
+            .where(keys.c.owner == bindparam("the_owner"), keys.c.revoked_at.is_(None))
+            .values(revoked_at=bindparam("at", type_=Double)),
+            "at",
+            "the_owner",
+        )
+        putting = self._insert(invites).values({column.name: bindparam(column.name) for column in invites.columns})
+        self.put_invite = self._compile(
+            putting.on_conflict_do_update(
+                index_elements=["digest"],
+                set_={"uses_left": putting.excluded.uses_left, "expires_at": putting.excluded.expires_at},
+            ),
+            "digest",
+            "uses_left",
+            "expires_at",
+        )
+        self.use_invite = self._compile(
+            sa.update(invites)
+            .where(
+                invites.c.digest == bindparam("the_digest"),
+                invites.c.uses_left > sa.literal_column("0"),
+                invites.c.expires_at > bindparam("now", type_=Double),
+            )
+            .values(uses_left=invites.c.uses_left - sa.literal_column("1")),
+            "the_digest",
+            "now",
+        )
+        self.insert_challenge = self._plain_insert(t.challenges, ignore=True)
+
+    def _updating(self, table: sa.Table, columns: Sequence[str], keys: Sequence[str]) -> Compiled:
+        """Set columns of the rows with these keys; parameters: the new values, then the keys."""
+        return self._compile(
+            sa.update(table)
+            .where(*(table.c[name] == bindparam(f"the_{name}") for name in keys))
+            .values({name: bindparam(f"new_{name}") for name in columns}),
+            *(f"new_{name}" for name in columns),
+            *(f"the_{name}" for name in keys),
+        )

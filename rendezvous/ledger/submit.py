@@ -1,0 +1,222 @@
+"""New tasks: all submissions of a group at once. Submit → SubmitResult or Refusal.
+
+A dedupe key belongs to one task at a time: while that task lives, and for ``dedupe_ttl_s`` after it completed. A failed
+or cancelled task frees its key. An ``Idempotency-Key`` answers a repeated submission with the stored answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import orjson
+
+from rendezvous.ledger.lines import DemandKeys, Lines
+from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
+from rendezvous.ledger.rows import Job, TaskRow, encode_body
+from rendezvous.ledger.unit import Unit, as_json
+from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId
+
+__all__ = ["dedupe_digest", "frees_key", "submit"]
+
+
+def dedupe_digest(owner: str, key: str) -> str:
+    """What stands for (owner, key) in the ledger: 128 bits, which nobody finds a second key for."""
+    digest = hashlib.blake2b(f"{owner}\0{key}".encode(), digest_size=16).digest()
+    return urlsafe_b64encode(digest)[:22].decode()
+
+
+def frees_key(status: str | None, finished_at: float | None, ttl_s: float | None, *, now: float) -> bool:
+    """Whether a task in this state leaves its dedupe key to others; a task that is gone does."""
+    if status is None or status in (Status.FAILED, Status.CANCELLED):
+        return True
+    return status == Status.COMPLETED and (finished_at or 0.0) + (ttl_s or 0.0) <= now
+
+
+@attrs.define
+class _New:
+    """One task on its way in."""
+
+    op: int
+    position: int
+    task: PreparedTask
+    job: Job
+    digest: str
+    seq: int
+
+
+def submit(unit: Unit, lines: Lines, ops: Sequence[Submit]) -> list[SubmitResult | Refusal]:
+    """Take the submissions of one group."""
+    answers: list[SubmitResult | Refusal | None] = [None] * len(ops)
+    earlier: dict[tuple[str, str], int] = {}
+    fresh: list[int] = []
+    for index, op in enumerate(ops):
+        if op.idempotency_key is not None:
+            first = earlier.setdefault((op.owner, op.idempotency_key), index)
+            if first != index:  # repeated within the group: answered below, as the first is
+                continue
+            answers[index] = _stored_answer(unit, op)
+        if answers[index] is None:
+            fresh.append(index)
+    _insert(unit, lines, ops, fresh, answers)
+    for index, op in enumerate(ops):
+        if answers[index] is None and op.idempotency_key is not None:
+            first = earlier[op.owner, op.idempotency_key]
+            same = ops[first].body_digest == op.body_digest
+            answers[index] = answers[first] if same else _mismatch()
+    return [answer for answer in answers if answer is not None]
+
+
+def _mismatch() -> Refusal:
+    return Refusal(
+        RefusalCode.IDEMPOTENCY_MISMATCH,
+        "this Idempotency-Key was used for another request: repeat that one unchanged, or take a new key",
+    )
+
+
+def _stored_answer(unit: Unit, op: Submit) -> SubmitResult | Refusal | None:
+    found = unit.connection.rows(unit.statements.idempotent_answer, op.owner, op.idempotency_key)
+    if not found:
+        return None
+    digest, answer = found[0]
+    if bytes(digest) != op.body_digest:
+        return _mismatch()
+    stored = orjson.loads(answer)
+    return SubmitResult(job=stored["job"], tasks=tuple((task, created) for task, created in stored["tasks"]))
+
+
+def _insert(
+    unit: Unit, lines: Lines, ops: Sequence[Submit], fresh: Sequence[int], answers: list[SubmitResult | Refusal | None]
+) -> None:
+    jobs = _jobs(unit, ops, fresh, answers)
+    total = sum(len(ops[index].tasks) for index in jobs)
+    if not total:
+        return
+    seq = unit.next("task", by=total)
+    new: list[_New] = []
+    for index, job in jobs.items():
+        owner = ops[index].owner
+        for position, task in enumerate(ops[index].tasks):
+            new.append(_New(index, position, task, job, dedupe_digest(owner, task.dedupe_key), seq))
+            seq += 1
+    holders = _take_keys(unit, new)
+    results: dict[int, list[tuple[TaskId, bool]]] = {index: [("", False)] * len(ops[index].tasks) for index in jobs}
+    for item in new:
+        holder = holders.get(item.seq)
+        results[item.op][item.position] = (item.task.id, True) if holder is None else (holder, False)
+    _write(unit, lines, [item for item in new if item.seq not in holders])
+    for index, job in jobs.items():
+        op = ops[index]
+        answers[index] = SubmitResult(job=job.id, tasks=tuple(results[index]))
+        if op.idempotency_key is not None:
+            stored = orjson.dumps({"job": job.id, "tasks": results[index]}).decode()
+            unit.connection.run(
+                unit.statements.insert_idempotent_answer,
+                op.owner,
+                op.idempotency_key,
+                op.body_digest,
+                stored,
+                unit.now,
+            )
+
+
+def _jobs(
+    unit: Unit, ops: Sequence[Submit], fresh: Sequence[int], answers: list[SubmitResult | Refusal | None]
+) -> dict[int, Job]:
+    """Each submission's job: found, or made. A submission to a job that isn't its owner's is refused."""
+    known = unit.jobs_by_id(ops[index].job for index in fresh)
+    jobs: dict[int, Job] = {}
+    for index in fresh:
+        op = ops[index]
+        job = known.get(op.job)
+        if (job is None and op.job_named) or (job is not None and job.owner != op.owner):
+            answers[index] = Refusal(RefusalCode.NOT_FOUND, f"there is no job {op.job}")
+            continue
+        if job is None:
+            job = Job(unit.next("job"), op.job, op.owner, op.name, unit.now)
+            unit.connection.run(unit.statements.insert_job, job.n, job.id, job.owner, job.name, job.created_at)
+            unit.keep_job(job)
+            known[op.job] = job
+        jobs[index] = job
+    return jobs
+
+
+def _take_keys(unit: Unit, new: Sequence[_New]) -> dict[int, TaskId]:
+    """Take the dedupe keys of new tasks.
+
+    Returns:
+        For each task (its seq) that doesn't get its key, the id of the one that has it.
+    """
+    first: dict[str, _New] = {}
+    for item in new:
+        first.setdefault(item.digest, item)
+    taken = unit.connection.many(unit.statements.insert_dedupe, [(key, item.seq) for key, item in first.items()])
+    held = {} if taken == len(first) else _held_keys(unit, first)
+    holders = {}
+    for item in new:
+        if item.digest in held:
+            holders[item.seq] = held[item.digest]
+        elif first[item.digest] is not item:
+            holders[item.seq] = first[item.digest].task.id
+    return holders
+
+
+def _held_keys(unit: Unit, asking: Mapping[str, _New]) -> dict[str, TaskId]:
+    """Which of these keys another task has, and which task; a key that its holder left free is taken."""
+    held = {}
+    for digest, seq, task, status, finished_at, ttl_s in unit.connection.rows(
+        unit.statements.dedupe_holders, as_json(asking)
+    ):
+        if seq == asking[digest].seq:
+            continue
+        if frees_key(status, finished_at, ttl_s, now=unit.now):
+            unit.connection.run(unit.statements.take_dedupe, digest, asking[digest].seq)
+        else:
+            held[digest] = task
+    return held
+
+
+def _write(unit: Unit, lines: Lines, new: Sequence[_New]) -> None:
+    """Insert the tasks that got their keys, and the first event of each."""
+    if not new:
+        return
+    now = unit.now
+    keys = DemandKeys()
+    pairs = [
+        (keys.key(tier=item.task.tier, kind=item.task.kind, requires=item.task.requires), item.task.host)
+        for item in new
+    ]
+    lanes = lines.lanes(pairs)
+    rows: list[tuple[Any, ...]] = []
+    bodies: list[tuple[Any, ...]] = []
+    for item, pair in zip(new, pairs, strict=True):
+        task = item.task
+        delayed = task.not_before_s > 0
+        row = TaskRow(
+            item.seq,
+            task.id,
+            item.job.n,
+            task.priority,
+            str(task.reward_wei),
+            task.max_attempts,
+            task.max_run_s,
+            now,
+            now + task.expires_in_s,
+            Status.WAITING.value if delayed else Status.PENDING.value,
+            lanes[pair],
+        )
+        if delayed:
+            row.wake_at = now + task.not_before_s
+        else:
+            unit.stale_heads.add(row.lane)
+        unit.count(row.job, row.status, 1)
+        unit.record(row, Move.SUBMIT, None, Actor.REQUESTER, who=item.job.owner)
+        body = encode_body(task)
+        unit.memory.keep(row, body)
+        rows.append(row.columns())
+        bodies.append((row.seq, body, item.digest, task.dedupe_ttl_s))
+    unit.connection.many(unit.statements.insert_task, rows)
+    unit.connection.many(unit.statements.insert_body, bodies)

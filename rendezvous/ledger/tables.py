@@ -1,0 +1,362 @@
+"""The ledger's tables: one SQLAlchemy Core definition for SQLite and PostgreSQL.
+
+Tasks that the same workers may take now stand in one *lane*: (demand, host). A lane knows its first ready task, and
+whether its host may be asked now; so a claim reads only lanes that can be granted, and what can't be granted never
+stands in front of what can. Delayed tasks are ``waiting``, closed lanes have ``opens_at``: neither is filtered at a
+claim. The history is a chain: a task knows its last event, each event the one before, so that it needs no index.
+
+The one shim between the dialects is ``json_rows``: a JSON array as rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    text,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.types import JSON, TypeEngine
+
+from swarm.model import Status
+
+__all__ = [
+    "api_keys",
+    "challenges",
+    "counters",
+    "dedupes",
+    "demands",
+    "durations",
+    "events",
+    "hosts",
+    "idempotency",
+    "invites",
+    "job_counts",
+    "jobs",
+    "json_column",
+    "lanes",
+    "manifests",
+    "metadata",
+    "status_counts",
+    "task_bodies",
+    "tasks",
+    "workers",
+]
+
+metadata = MetaData()
+
+#: SQLite's rowid alias must be called INTEGER.
+_Number: Final = BigInteger().with_variant(Integer, "sqlite")
+
+
+class json_rows(GenericFunction[Any]):
+    """The elements of a JSON array, one a row, in a column ``value``."""
+
+    inherit_cache = True
+    name = "json_rows"
+    type = JSON()
+
+
+@compiles(json_rows, "sqlite")
+def _json_rows_sqlite(element: Any, compiler: SQLCompiler, **kwargs: Any) -> str:
+    return f"json_each({compiler.process(element.clauses, **kwargs)})"
+
+
+@compiles(json_rows, "postgresql")
+def _json_rows_postgresql(element: Any, compiler: SQLCompiler, **kwargs: Any) -> str:
+    return f"jsonb_array_elements_text(CAST({compiler.process(element.clauses, **kwargs)} AS jsonb))"
+
+
+def json_column(parameter: str, kind: TypeEngine[Any]) -> tuple[TableValuedAlias, ColumnElement[Any]]:
+    """A JSON array of plain values as a table of one column.
+
+    Args:
+        parameter: the name of the bound JSON text.
+        kind: the SQL type of its elements.
+
+    Returns:
+        The table to select from, and its column.
+    """
+    rows = json_rows(bindparam(parameter, type_=Text)).table_valued(column("value", Text), name="j")
+    return rows, cast(rows.c.value, kind)
+
+
+def _partial(name: str, *columns: Any, where: str) -> Index:
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+# ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("n", _Number, primary_key=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("owner", String, nullable=False),
+    Column("name", String),
+    Column("created_at", Double, nullable=False),
+    Index("jobs_of_owner", "owner", "n"),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("seq", _Number, primary_key=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("job", _Number, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("reward_wei", String, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("max_run_s", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("status", String, nullable=False),
+    Column("lane", _Number, nullable=False),
+    #: The holder, or the last one: whose late result is told from a stranger's.
+    Column("worker", _Number),
+    Column("boot", String),
+    Column("fence", _Number, nullable=False),
+    Column("via", String),
+    Column("lease_until", Double),
+    Column("granted_at", Double),
+    #: When a waiting task becomes pending.
+    Column("wake_at", Double),
+    #: Attempts that ended: failed, lost, completed.
+    Column("attempts", Integer, nullable=False),
+    #: JSON: [[worker, when it was lost], …], each worker once.
+    Column("lost", Text),
+    #: When the first of the workers that the lane passes over may have it again.
+    Column("passed_until", Double),
+    Column("reason", String),
+    Column("detail", Text),
+    Column("result", String),
+    Column("result_bytes", _Number),
+    Column("finished_at", Double),
+    Column("funding_generation", Integer, nullable=False),
+    #: How many events it has, and the last of them.
+    Column("events", Integer, nullable=False),
+    Column("last_event", _Number, nullable=False),
+    Column("accepted", Double),
+    Column("on_chain", Double),
+    Column("paid", Double),
+    Column("refunded", Double),
+)
+_PENDING, _WAITING, _ACTIVE = Status.PENDING.value, Status.WAITING.value, Status.ACTIVE.value
+_partial("tasks_ready", tasks.c.lane, tasks.c.priority.desc(), tasks.c.seq, where=f"status = '{_PENDING}'")
+_partial("tasks_waiting", tasks.c.wake_at, where=f"status = '{_WAITING}'")
+_partial("tasks_leased", tasks.c.lease_until, where=f"status = '{_ACTIVE}'")
+_partial("tasks_held", tasks.c.worker, where=f"status = '{_ACTIVE}'")
+_partial("tasks_expiring", tasks.c.expires_at, where=f"status IN ('{_PENDING}', '{_WAITING}')")
+_partial("tasks_passed_over", tasks.c.passed_until, where="passed_until IS NOT NULL")
+_partial("tasks_finished", tasks.c.finished_at, where="finished_at IS NOT NULL")
+Index("tasks_of_job", tasks.c.job, tasks.c.seq)
+
+#: What only the worker, the owner and a replay read: kept aside, so that a transition rewrites a short row.
+task_bodies = Table(
+    "task_bodies",
+    metadata,
+    Column("seq", _Number, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("dedupe", String, nullable=False),
+    Column("dedupe_ttl_s", Double, nullable=False),
+)
+
+#: Who has a dedupe key. Whether the key still holds is the task's status and time to say.
+dedupes = Table(
+    "dedupes",
+    metadata,
+    Column("digest", String, primary_key=True),
+    Column("seq", _Number, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", _Number, primary_key=True),
+    Column("seq", _Number, nullable=False),
+    #: The task's own count, from 1.
+    Column("n", Integer, nullable=False),
+    Column("previous", _Number),
+    Column("move", String, nullable=False),
+    Column("source", String),
+    Column("target", String, nullable=False),
+    Column("actor", String, nullable=False),
+    #: Requester or operator; the assignee is ``worker``.
+    Column("who", String),
+    Column("worker", _Number),
+    Column("fence", _Number),
+    Column("reason", String),
+    Column("detail", Text),
+    Column("at", Double, nullable=False),
+)
+
+manifests = Table(
+    "manifests",
+    metadata,
+    Column("cid", String, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# ── lines of work ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+demands = Table(
+    "demands",
+    metadata,
+    Column("n", _Number, primary_key=True),
+    #: Canonical JSON of the whole demand: what makes it one.
+    Column("key", Text, nullable=False, unique=True),
+)
+
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("n", _Number, primary_key=True),
+    Column("host", String, nullable=False, unique=True),
+    Column("tokens", Double, nullable=False),
+    Column("refilled_at", Double, nullable=False),
+    Column("rate_per_s", Double, nullable=False),
+    Column("burst", Double, nullable=False),
+    Column("held_until", Double),
+    Column("held_why", Text),
+)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    Column("n", _Number, primary_key=True),
+    Column("demand", _Number, nullable=False),
+    Column("host", _Number, nullable=False),
+    #: Its first ready task; NULL where there is none.
+    Column("head_priority", Integer),
+    Column("head_seq", _Number),
+    #: When its host may be asked again; NULL where that is now.
+    Column("opens_at", Double),
+    Index("lanes_of_host", "host", "demand", unique=True),
+)
+_partial(
+    "lanes_ready",
+    lanes.c.demand,
+    lanes.c.head_priority.desc(),
+    lanes.c.head_seq,
+    where="head_seq IS NOT NULL AND opens_at IS NULL",
+)
+_partial("lanes_closed", lanes.c.opens_at, where="opens_at IS NOT NULL")
+
+# ── kept numbers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: The last fence, event, task, …: one counter each.
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", _Number, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+status_counts = Table(
+    "status_counts",
+    metadata,
+    Column("status", String, primary_key=True),
+    Column("tasks", _Number, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+job_counts = Table(
+    "job_counts",
+    metadata,
+    Column("job", _Number, primary_key=True),
+    Column("status", String, primary_key=True),
+    Column("tasks", _Number, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: How long tasks of a kind took: samples in each bucket of ``rendezvous.policy.leases``.
+durations = Table(
+    "durations",
+    metadata,
+    Column("kind", String, primary_key=True),
+    Column("bucket", Integer, primary_key=True),
+    Column("samples", _Number, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("n", _Number, primary_key=True),
+    Column("address", String, nullable=False),
+    Column("instance", String, nullable=False),
+    #: JSON: the boots of its full turns, newest first; leases belong to the first.
+    Column("boots", Text, nullable=False),
+    #: What the door says of it; NULL until it does, and after it was removed.
+    Column("payout", String),
+    Column("peer_id", String),
+    Column("boot", String),
+    Column("hello", Text),
+    Column("stats", Text),
+    Column("seen_at", Double),
+    Index("workers_by_identity", "address", "instance", unique=True),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("role", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("instance", String),
+    Column("payout", String),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    Index("api_keys_of_owner", "owner", "role"),
+)
+
+invites = Table(
+    "invites",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("uses_left", Integer, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+
+#: A challenge serves once an address.
+challenges = Table(
+    "challenges",
+    metadata,
+    Column("challenge", String, primary_key=True),
+    Column("address", String, primary_key=True),
+    Column("at", Double, nullable=False),
+    Index("challenges_by_age", "at"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("owner", String, primary_key=True),
+    Column("key", String, primary_key=True),
+    Column("body_digest", LargeBinary, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("idempotency_by_age", "at"),
+)

@@ -1,0 +1,180 @@
+"""The ledger's core: groups of operations in, answers and events out. Synchronous, and without a clock of its own.
+
+A group is one transaction: each kind of operation is done for the whole group at once, in a fixed order of kinds, and
+in arrival order within a kind. Callers wait for their answers, so operations of one group are concurrent, and any order
+of them is a right one. Where a group fails it is rolled back whole and tried again one by one, so that poison hurts its
+sender alone; where the database itself can't be had, all get ``LedgerUnavailable`` and nothing is half-written.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import attrs
+import structlog
+from sqlalchemy.engine import Engine
+
+from rendezvous.ledger import clock, people, requests
+from rendezvous.ledger.engine import WriterConnection
+from rendezvous.ledger.grants import grant
+from rendezvous.ledger.lines import Lines
+from rendezvous.ledger.ops import (
+    Cancel,
+    Enrol,
+    Forget,
+    HoldHost,
+    LedgerEvent,
+    Op,
+    PutInvite,
+    PutKey,
+    Rearm,
+    RemoveWorker,
+    Replay,
+    RevokeKey,
+    SeeWorkers,
+    SetHostPace,
+    Submit,
+    Sweep,
+    TakeTurn,
+)
+from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.statements import Statements
+from rendezvous.ledger.submit import submit
+from rendezvous.ledger.turns import begin_turns, settle
+from rendezvous.ledger.unit import Fleet, Memory, Unit
+from swarm.errors import LedgerUnavailable
+
+__all__ = ["Group", "LedgerCore"]
+
+log = structlog.get_logger()
+
+O = TypeVar("O")  # noqa: E741 -- an operation
+
+
+@attrs.frozen(kw_only=True)
+class Group:
+    """What became of a group.
+
+    Args:
+        answers: in the order of the operations; an exception where one failed.
+        events: the history that the group wrote, in order.
+    """
+
+    answers: list[Any]
+    events: list[LedgerEvent]
+
+
+class LedgerCore:
+    """The one writer of a ledger. Not for several threads.
+
+    *Resource handling*: keeps one connection of the engine; ``close`` gives it back.
+    """
+
+    def __init__(
+        self, engine: Engine, *, rng: random.Random | None = None, settings: LedgerSettings | None = None
+    ) -> None:
+        self._connection: Final = WriterConnection(engine)
+        self._statements: Final = Statements(engine.dialect)
+        self._settings: Final = settings or LedgerSettings()
+        self._rng: Final = rng or random.Random()  # noqa: S311 -- jitter, no secret
+        self._fleet: Final = Fleet()
+        self._memory = Memory()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._connection.close()
+
+    def apply(self, ops: Sequence[Op], *, now: float) -> Group:
+        """Do a group of operations in one transaction.
+
+        Args:
+            ops: in order of arrival.
+            now: ledger time, Unix seconds.
+
+        Returns:
+            One answer for each operation, and the events of those that were done.
+        """
+        try:
+            return self._transact(ops, now=now)
+        except LedgerUnavailable as fault:
+            self._abandon()
+            return Group(answers=[fault] * len(ops), events=[])
+        except Exception as fault:
+            self._abandon()
+            if len(ops) == 1:
+                log.warning("operation_failed", operation=type(ops[0]).__name__, exc_info=fault)
+                return Group(answers=[fault], events=[])
+        alone = [self.apply([op], now=now) for op in ops]
+        return Group(
+            answers=[answer for group in alone for answer in group.answers],
+            events=[event for group in alone for event in group.events],
+        )
+
+    def _abandon(self) -> None:
+        """Roll back, and believe nothing that was read or written in it."""
+        self._connection.rollback()
+        self._memory = Memory()
+
+    def _transact(self, ops: Sequence[Op], *, now: float) -> Group:
+        if not self._connection.begin() or self._memory.too_big:
+            self._memory = Memory()
+        unit = Unit(
+            self._connection,
+            self._statements,
+            self._memory,
+            self._fleet,
+            settings=self._settings,
+            rng=self._rng,
+            now=now,
+        )
+        answers = _do(unit, ops)
+        unit.finish()
+        self._connection.commit()
+        return Group(answers=answers, events=unit.events)
+
+
+def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
+    """Answer the operations, kind by kind."""
+    lines = Lines(unit)
+    answers: list[Any] = [None] * len(ops)
+    by_kind: dict[type, list[int]] = {}
+    for index, op in enumerate(ops):
+        by_kind.setdefault(type(op), []).append(index)
+
+    def each(kind: type[O], do: Callable[[O], Any]) -> None:
+        for index in by_kind.get(kind, ()):
+            answers[index] = do(ops[index])  # type: ignore[arg-type]
+
+    def together(kind: type[O], do: Callable[[list[O]], Sequence[Any]]) -> None:
+        indices = by_kind.get(kind)
+        if indices:
+            for index, answer in zip(indices, do([ops[index] for index in indices]), strict=True):  # type: ignore[misc]
+                answers[index] = answer
+
+    each(PutKey, lambda op: people.put_key(unit, op))
+    each(RevokeKey, lambda op: people.revoke_key(unit, op))
+    each(PutInvite, lambda op: people.put_invite(unit, op))
+    each(Enrol, lambda op: people.enrol(unit, op))
+    each(SeeWorkers, lambda op: people.see_workers(unit, op))
+    each(SetHostPace, lambda op: lines.set_pace(op.host, rate_per_s=op.rate_per_s, burst=op.burst))
+    each(HoldHost, lambda op: lines.hold(op.host, for_s=op.for_s, why=op.why))
+    each(Rearm, lambda _: clock.rearm(unit))
+    each(Sweep, lambda _: clock.sweep(unit, lines))
+    together(Submit, lambda batch: submit(unit, lines, batch))
+    each(Cancel, lambda op: requests.cancel(unit, op))
+    each(Replay, lambda op: requests.replay(unit, lines, op))
+    each(RemoveWorker, lambda op: people.remove_worker(unit, op))
+    together(TakeTurn, lambda batch: _take_turns(unit, lines, batch))
+    each(Forget, lambda op: clock.forget(unit, op))
+    return answers
+
+
+def _take_turns(unit: Unit, lines: Lines, ops: Sequence[TakeTurn]) -> list[Any]:
+    unit.flush()
+    turns = begin_turns(unit, ops)
+    settle(unit, turns)
+    unit.flush()
+    grant(unit, lines, turns)
+    return [turn.result() for turn in turns]

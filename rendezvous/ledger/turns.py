@@ -1,0 +1,234 @@
+"""A worker's turn, first half: what it ended, what it holds, what it lost. The second half is ``grants.py``.
+
+All turns of a group go through here one after another, on rows read at once; then their changes are written at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import orjson
+
+from rendezvous.ledger.endings import fail, give_back
+from rendezvous.ledger.guards import (
+    check_lease,
+    is_live,
+    not_found,
+    repeated_failure,
+    repeated_release,
+    repeated_result,
+)
+from rendezvous.ledger.ops import (
+    DoneItem,
+    Ended,
+    FailedItem,
+    Granted,
+    LeaseRef,
+    RenewedLease,
+    TakeTurn,
+    TurnResult,
+)
+from rendezvous.ledger.rows import TaskRow, WorkerRow
+from rendezvous.ledger.unit import Unit, as_json
+from swarm.model import Actor, Move, Refusal, Status, TaskId
+
+__all__ = ["TurnWork", "begin_turns", "renew_lease", "settle"]
+
+#: How many boots of a worker are remembered: a late turn of an earlier one must not take the present one's leases.
+BOOTS_KEPT = 8
+
+
+@attrs.define
+class TurnWork:
+    """One turn on its way through a group."""
+
+    op: TakeTurn
+    worker: WorkerRow
+    #: Whether it comes from an earlier boot than the worker's latest: it may end what it holds, and gets nothing.
+    outdated: bool = False
+    ended: list[Ended] = attrs.Factory(list)
+    renewed: list[RenewedLease] = attrs.Factory(list)
+    lost: list[int] = attrs.Factory(list)
+    cancelled: list[TaskId] = attrs.Factory(list)
+    #: What the worker held before this turn; read for whole turns only.
+    leases: list[TaskRow] = attrs.Factory(list)
+    #: Live leases whose grant was lost on its way.
+    again: list[TaskRow] = attrs.Factory(list)
+    granted: list[Granted] = attrs.Factory(list)
+    refused: dict[TaskId, Refusal] = attrs.Factory(dict)
+
+    def result(self) -> TurnResult:
+        """The answer."""
+        return TurnResult(
+            ended=tuple(self.ended),
+            granted=tuple(self.granted),
+            renewed=tuple(self.renewed),
+            lost=tuple(self.lost),
+            cancelled=tuple(self.cancelled),
+            refused=self.refused,
+        )
+
+
+def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
+    """Note who is there, and read at once what the turns speak of."""
+    turns = [TurnWork(op, unit.worker(op.worker)) for op in ops]
+    for turn in turns:
+        unit.fleet.hear(turn.op.worker, turn.op.facts, now=unit.now)
+        _note_boot(unit, turn)
+    unit.tasks_by_id(task for op in ops for task in _named(op))
+    whole = {turn.worker.n for turn in turns if not turn.op.partial}
+    if whole:
+        held: dict[int, list[int]] = {}
+        for worker, seq in unit.connection.rows(unit.statements.held_seqs, as_json(whole)):
+            held.setdefault(worker, []).append(seq)
+        unit.tasks_by_seq([seq for seqs in held.values() for seq in seqs])
+        for turn in turns:
+            if not turn.op.partial and not turn.outdated:
+                turn.leases = unit.tasks_by_seq(held.get(turn.worker.n, []))
+    return turns
+
+
+def _named(op: TakeTurn) -> Iterator[TaskId]:
+    for items in (op.done, op.failed, op.released, op.held, op.renew):
+        for item in items:
+            yield item.task
+    yield from op.offers
+
+
+def _note_boot(unit: Unit, turn: TurnWork) -> None:
+    """A boot that wasn't seen yet is the worker's present one from now on."""
+    boots, boot = turn.worker.boots, turn.op.boot
+    if boots and boots[0] == boot:
+        return
+    if boot in boots:
+        turn.outdated = True
+        return
+    if turn.op.partial:
+        return
+    turn.worker.boots = [boot, *boots][:BOOTS_KEPT]
+    unit.connection.run(unit.statements.update_boots, orjson.dumps(turn.worker.boots).decode(), turn.worker.n)
+
+
+def settle(unit: Unit, turns: Sequence[TurnWork]) -> None:
+    """Do all of the turns but their grants."""
+    for turn in turns:
+        _settle_one(unit, turn)
+
+
+def _settle_one(unit: Unit, turn: TurnWork) -> None:
+    op, worker = turn.op, turn.worker
+    tasks = unit.tasks_by_id(_named(op))
+    for done in op.done:
+        turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=_done(unit, tasks, worker, done)))
+    for failed in op.failed:
+        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, tasks, worker, failed)))
+    for released in op.released:
+        outcome = _released(unit, tasks, worker, released)
+        turn.ended.append(Ended(task=released.task, fence=released.fence, outcome=outcome))
+    for row in turn.leases:
+        if row.status is Status.ACTIVE and row.boot != op.boot:
+            give_back(unit, row, Actor.LEDGER, detail="the worker started anew")
+    renewing = set(op.renew)
+    for ref in dict.fromkeys((*op.held, *op.renew)):
+        _hold(unit, tasks.get(ref.task), turn, ref, renew=ref in renewing)
+    if turn.leases:
+        spoken_of = {ref.task for items in (op.done, op.failed, op.released, op.held, op.renew) for ref in items}
+        turn.again = [row for row in turn.leases if row.id not in spoken_of and is_live(row, now=unit.now)]
+
+
+def _done(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, item: DoneItem) -> Status | Refusal:
+    row = tasks.get(item.task)
+    if row is None:
+        return not_found(item.task)
+    stored = repeated_result(row, worker.n, item)
+    if stored is not None:
+        return stored
+    refusal = check_lease(row, worker.n, item.fence, now=unit.now)
+    if refusal is not None:
+        return refusal
+    unit.touch(row)
+    row.attempts += 1
+    row.result = item.cid
+    row.result_bytes = item.size_bytes
+    row.reason = row.detail = None
+    row.accepted = unit.now  # no check is set: accepted at completion
+    _sample(unit, row)
+    row.lease_until = None
+    if item.manifest is not None:
+        unit.manifests.append((item.cid, item.manifest))
+    # A paid task's settling intent joins this transaction here.
+    unit.move(row, Move.COMPLETE, Status.COMPLETED, Actor.ASSIGNEE)
+    return row.status
+
+
+def _failed(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, item: FailedItem) -> Status | Refusal:
+    row = tasks.get(item.task)
+    if row is None:
+        return not_found(item.task)
+    stored = repeated_failure(row, worker.n, item)
+    if stored is not None:
+        return stored
+    refusal = check_lease(row, worker.n, item.fence, now=unit.now)
+    if refusal is not None:
+        return refusal
+    _sample(unit, row)
+    fail(
+        unit,
+        row,
+        Actor.ASSIGNEE,
+        reason=item.reason,
+        detail=item.detail,
+        said_retryable=item.retryable,
+        retry_after_s=item.retry_after_s,
+    )
+    return row.status
+
+
+def _released(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, ref: LeaseRef) -> Status | Refusal:
+    row = tasks.get(ref.task)
+    if row is None:
+        return not_found(ref.task)
+    stored = repeated_release(row, worker.n, ref.fence)
+    if stored is not None:
+        return stored
+    refusal = check_lease(row, worker.n, ref.fence, now=unit.now)
+    if refusal is not None:
+        return refusal
+    give_back(unit, row, Actor.ASSIGNEE)
+    return row.status
+
+
+def _hold(unit: Unit, row: TaskRow | None, turn: TurnWork, ref: LeaseRef, *, renew: bool) -> None:
+    """What becomes of a lease that the worker says it holds."""
+    mine = row is not None and row.worker == turn.worker.n and row.fence == ref.fence
+    if row is None or not mine or row.status is not Status.ACTIVE:
+        if row is not None and mine and row.status is Status.CANCELLED:
+            turn.cancelled.append(row.id)
+        elif row is None or not mine or row.status is not Status.COMPLETED:
+            turn.lost.append(ref.fence)
+        return
+    if not is_live(row, now=unit.now):
+        turn.lost.append(ref.fence)
+    elif renew:
+        turn.renewed.append(RenewedLease(task=row.id, fence=row.fence, lease_s=renew_lease(unit, row)))
+
+
+def renew_lease(unit: Unit, row: TaskRow) -> float:
+    """Let a live lease run for another while; after ``max_run_s`` what is left of it is all there is.
+
+    Returns:
+        How long it runs from now, seconds.
+    """
+    until, granted_at = row.lease_until or unit.now, row.granted_at or unit.now
+    if unit.now - granted_at < row.max_run_s:
+        unit.touch(row)
+        until = max(until, min(unit.now + unit.lease_s(unit.kind(row)), row.expires_at))
+        row.lease_until = until
+        unit.move(row, Move.RENEW, Status.ACTIVE, Actor.ASSIGNEE)
+    return until - unit.now
+
+
+def _sample(unit: Unit, row: TaskRow) -> None:
+    if row.granted_at is not None:
+        unit.sample(unit.kind(row), unit.now - row.granted_at)

@@ -1,0 +1,503 @@
+"""One transaction's work: rows read and changed, events, kept numbers; and ``move``, the one way a status changes.
+
+A group's operations change rows in memory, in arrival order, exactly as if each had run alone; ``flush`` then writes
+every changed row with one statement, guarded by what it was read as, and ``finish`` the numbers that are kept. So a
+group of any size is the same few statements.
+
+What is believed beyond a transaction (``Memory``) is only believed while nobody else wrote to the database. It is
+dropped whole on any fault; what a worker said of itself (``Fleet``) never was in the database and stays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import attrs
+import orjson
+
+from rendezvous.ledger.engine import Compiled, StatementFailed, WriterConnection
+from rendezvous.ledger.ops import LedgerEvent, WorkerFacts, WorkerRef
+from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
+from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.statements import Statements
+from rendezvous.policy import leases
+from rendezvous.policy.eligibility import Demand, check_demand
+from swarm.errors import SwarmError
+from swarm.model import MOVES, TERMINAL, Actor, JobId, Move, Status, TaskId
+
+__all__ = ["Fleet", "IllegalMove", "Memory", "Unit", "as_json"]
+
+#: Rows of tasks kept in memory between transactions: about 1 KB each.
+ROWS_KEPT: Final = 20_000
+#: Lanes and jobs kept: about 200 bytes each.
+LANES_KEPT: Final = 100_000
+#: A worker is live while its last turn is at most three heartbeats of 10 s old.
+LIVE_S: Final = 30.0
+
+K = TypeVar("K")
+
+
+class IllegalMove(SwarmError):
+    """A transition that ``swarm.model.MOVES`` doesn't know: a defect of the ledger itself."""
+
+
+def as_json(values: Iterable[Any]) -> str:
+    """The text of a ``json_rows`` parameter."""
+    return orjson.dumps(list(values)).decode()
+
+
+class Memory:
+    """What is believed of the database between transactions."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, TaskRow] = {}
+        self.seq_of: dict[TaskId, int] = {}
+        self.bodies: dict[int, str] = {}
+        self.jobs: dict[int, Job] = {}
+        self.job_of: dict[JobId, int] = {}
+        self.demands: dict[int, Demand] = {}
+        self.demand_of: dict[str, int] = {}
+        self.hosts: dict[int, str] = {}
+        self.host_of: dict[str, int] = {}
+        self.lanes: dict[int, Lane] = {}
+        self.lane_of: dict[tuple[int, int], int] = {}
+        self.workers: dict[int, WorkerRow] = {}
+        self.worker_of: dict[WorkerRef, int] = {}
+        self.counters: dict[str, int] | None = None
+        self.durations: dict[str, dict[int, int]] | None = None
+
+    @property
+    def too_big(self) -> bool:
+        """Whether it is time to begin anew."""
+        return len(self.rows) > ROWS_KEPT or len(self.lanes) > LANES_KEPT or len(self.jobs) > LANES_KEPT
+
+    def keep(self, row: TaskRow, body: str | None = None) -> TaskRow:
+        """Believe this row; one that is believed already wins, since it may have been changed."""
+        kept = self.rows.setdefault(row.seq, row)
+        self.seq_of[row.id] = row.seq
+        if body is not None:
+            self.bodies[row.seq] = body
+        return kept
+
+    def drop(self, row: TaskRow) -> None:
+        """Believe nothing of this row any more."""
+        self.rows.pop(row.seq, None)
+        self.seq_of.pop(row.id, None)
+        self.bodies.pop(row.seq, None)
+
+
+class Fleet:
+    """What workers said they are, and when they last did."""
+
+    def __init__(self) -> None:
+        self._said: dict[WorkerRef, tuple[WorkerFacts, float]] = {}
+
+    def hear(self, worker: WorkerRef, facts: WorkerFacts, *, now: float) -> None:
+        """Note a turn."""
+        self._said[worker] = (facts, now)
+
+    def forget(self, worker: WorkerRef) -> None:
+        """Drop a worker that was removed."""
+        self._said.pop(worker, None)
+
+    def forget_silent(self, *, now: float) -> None:
+        """Drop those that aren't live any more."""
+        self._said = {ref: said for ref, said in self._said.items() if now - said[1] <= LIVE_S}
+
+    def meets(self, demand: Demand, *, but_not: Iterable[WorkerRef], now: float) -> bool:
+        """Whether a live worker, none of these, meets the demand."""
+        left_out = set(but_not)
+        return any(
+            ref not in left_out and now - at <= LIVE_S and check_demand(demand, facts) is None
+            for ref, (facts, at) in self._said.items()
+        )
+
+
+@attrs.frozen
+class _Before:
+    """What a row was read as; the guard of its update."""
+
+    status: Status
+    fence: int
+    event: int
+
+
+class Unit:
+    """One transaction."""
+
+    def __init__(
+        self,
+        connection: WriterConnection,
+        statements: Statements,
+        memory: Memory,
+        fleet: Fleet,
+        *,
+        settings: LedgerSettings,
+        rng: random.Random,
+        now: float,
+    ) -> None:
+        self.connection: Final = connection
+        self.statements: Final = statements
+        self.memory: Final = memory
+        self.fleet: Final = fleet
+        self.settings: Final = settings
+        self.rng: Final = rng
+        self.now: Final = now
+        self.events: Final[list[LedgerEvent]] = []
+        #: Lanes whose first ready task may be another one now.
+        self.stale_heads: Final[set[int]] = set()
+        self.manifests: Final[list[tuple[str, bytes]]] = []
+        self._dirty: dict[int, tuple[TaskRow, _Before]] = {}
+        self._event_rows: list[tuple[Any, ...]] = []
+        self._counted: Final[defaultdict[tuple[int, Status], int]] = defaultdict(int)
+        self._numbered: Final[defaultdict[str, int]] = defaultdict(int)
+        self._sampled: Final[defaultdict[tuple[str, int], int]] = defaultdict(int)
+        self._leases: Final[dict[str, float]] = {}
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tasks_by_id(self, ids: Iterable[TaskId]) -> dict[TaskId, TaskRow]:
+        """The rows of those tasks that exist."""
+        memory = self.memory
+        wanted = dict.fromkeys(ids)
+        missing = [task for task in wanted if task not in memory.seq_of]
+        if missing:
+            self.read_tasks(self.statements.tasks_by_id, as_json(missing))
+        seqs = memory.seq_of
+        return {task: memory.rows[seqs[task]] for task in wanted if task in seqs}
+
+    def tasks_by_seq(self, seqs: Sequence[int]) -> list[TaskRow]:
+        """The rows of these tasks, in this order; all exist."""
+        rows = self.memory.rows
+        missing = [seq for seq in seqs if seq not in rows]
+        if missing:
+            self.read_tasks(self.statements.tasks_by_seq, as_json(missing))
+        return [rows[seq] for seq in seqs]
+
+    def read_tasks(self, statement: Compiled, *values: Any) -> list[TaskRow]:
+        """Run a statement that selects whole tasks; what was changed in this unit stays as changed."""
+        found = [self.memory.keep(TaskRow(*columns)) for columns in self.connection.rows(statement, *values)]
+        self._know(found)
+        return found
+
+    def _know(self, rows: Sequence[TaskRow]) -> None:
+        """Load the jobs, lanes and workers that events of these tasks speak of."""
+        self.know_jobs({row.job for row in rows})
+        self.know_lanes({row.lane for row in rows})
+        self.know_workers({row.worker for row in rows if row.worker is not None})
+
+    def know_jobs(self, numbers: set[int]) -> None:
+        """Load jobs by their numbers."""
+        missing = numbers - self.memory.jobs.keys()
+        if missing:
+            self._keep_jobs(self.connection.rows(self.statements.jobs_by_number, as_json(missing)))
+
+    def jobs_by_id(self, ids: Iterable[JobId]) -> dict[JobId, Job]:
+        """Those of these jobs that exist."""
+        wanted = set(ids)
+        missing = wanted - self.memory.job_of.keys()
+        if missing:
+            self._keep_jobs(self.connection.rows(self.statements.jobs_by_id, as_json(missing)))
+        return {job: self.memory.jobs[self.memory.job_of[job]] for job in wanted if job in self.memory.job_of}
+
+    def _keep_jobs(self, found: Iterable[Any]) -> None:
+        for columns in found:
+            self.keep_job(Job(*columns))
+
+    def keep_job(self, job: Job) -> None:
+        """Believe this job."""
+        self.memory.jobs[job.n] = job
+        self.memory.job_of[job.id] = job.n
+
+    def know_lanes(self, numbers: set[int]) -> None:
+        """Load lanes, with their demands and hosts."""
+        missing = numbers - self.memory.lanes.keys()
+        if missing:
+            self.keep_lanes(self.connection.rows(self.statements.lanes_by_number, as_json(missing)))
+
+    def keep_lanes(self, found: Iterable[Any]) -> None:
+        """Believe these lanes; load their demands and hosts."""
+        memory = self.memory
+        lanes = [Lane(*columns) for columns in found]
+        for lane in lanes:
+            memory.lanes[lane.n] = lane
+            memory.lane_of[lane.demand, lane.host] = lane.n
+        self.know_demands({lane.demand for lane in lanes})
+        hosts = {lane.host for lane in lanes} - memory.hosts.keys()
+        if hosts:
+            for columns in self.connection.rows(self.statements.hosts_by_number, as_json(hosts)):
+                self.keep_host(columns[0], columns[1])
+
+    def know_demands(self, numbers: set[int]) -> None:
+        """Load demands by their numbers."""
+        missing = numbers - self.memory.demands.keys()
+        if missing:
+            self.keep_demands(self.connection.rows(self.statements.demands_by_number, as_json(missing)))
+
+    def keep_demands(self, found: Iterable[Any]) -> None:
+        """Believe these demands."""
+        for number, key in found:
+            self.memory.demands[number] = demand_of(key)
+            self.memory.demand_of[key] = number
+
+    def keep_host(self, number: int, host: str) -> None:
+        """Believe this host's number."""
+        self.memory.hosts[number] = host
+        self.memory.host_of[host] = number
+
+    def know_workers(self, numbers: set[int]) -> None:
+        """Load workers by their numbers."""
+        missing = numbers - self.memory.workers.keys()
+        if missing:
+            for columns in self.connection.rows(self.statements.workers_by_number, as_json(missing)):
+                self._keep_worker(columns)
+
+    def worker(self, ref: WorkerRef) -> WorkerRow:
+        """A worker's row; one that isn't known yet gets a number."""
+        known = self.memory.worker_of.get(ref)
+        if known is not None:
+            return self.memory.workers[known]
+        found = self.connection.rows(self.statements.worker_by_identity, ref.address, ref.instance)
+        if found:
+            return self._keep_worker(found[0])
+        number = self.next("worker")
+        self.connection.run(
+            self.statements.insert_worker, number, ref.address, ref.instance, "[]", None, None, None, None, None, None
+        )
+        return self._keep_worker((number, ref.address, ref.instance, "[]"))
+
+    def _keep_worker(self, columns: Sequence[Any]) -> WorkerRow:
+        number, address, instance, boots = columns
+        row = WorkerRow(number, WorkerRef(address, instance), orjson.loads(boots))
+        self.memory.workers[number] = row
+        self.memory.worker_of[row.ref] = number
+        return row
+
+    def bodies(self, seqs: Iterable[int]) -> dict[int, str]:
+        """The bodies of these tasks."""
+        wanted = list(seqs)
+        missing = [seq for seq in wanted if seq not in self.memory.bodies]
+        if missing:
+            for seq, body, _digest, _ttl_s in self.connection.rows(self.statements.bodies, as_json(missing)):
+                self.memory.bodies[seq] = body
+        return {seq: self.memory.bodies[seq] for seq in wanted}
+
+    def kind(self, row: TaskRow) -> str:
+        """What runs this task."""
+        return self.memory.demands[self.memory.lanes[row.lane].demand].kind
+
+    # ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def next(self, name: str, by: int = 1) -> int:
+        """Take the next number of a kept counter; with ``by`` the first of so many."""
+        counters = self.memory.counters
+        if counters is None:
+            counters = self.memory.counters = dict(self.connection.rows(self.statements.counters))
+        first = counters.get(name, 0) + 1
+        counters[name] = first + by - 1
+        self._numbered[name] += by
+        return first
+
+    def count(self, job: int, status: Status, by: int) -> None:
+        """Keep the number of tasks of a job in a status."""
+        self._counted[job, status] += by
+
+    def sample(self, kind: str, duration_s: float) -> None:
+        """Note how long a task of a kind took."""
+        self._sampled[kind, leases.bucket_of(duration_s)] += 1
+
+    def lease_s(self, kind: str) -> float:
+        """How long a lease of this kind runs now."""
+        known = self._leases.get(kind)
+        if known is None:
+            known = self._leases[kind] = leases.lease_s(
+                self._durations().get(kind, {}), first_s=self.settings.first_lease_s
+            )
+        return known
+
+    def _durations(self) -> dict[str, dict[int, int]]:
+        durations = self.memory.durations
+        if durations is None:
+            durations = self.memory.durations = {}
+            for kind, bucket, samples in self.connection.rows(self.statements.durations):
+                durations.setdefault(kind, {})[bucket] = samples
+        return durations
+
+    # ── changing ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def touch(self, row: TaskRow) -> None:
+        """Say that a row is about to change."""
+        if row.seq not in self._dirty:
+            self._dirty[row.seq] = (row, _Before(row.status, row.fence, row.last_event))
+
+    def move(
+        self,
+        row: TaskRow,
+        move: Move,
+        to: Status,
+        by: Actor,
+        *,
+        who: str | None = None,
+        reason: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Change a task's status and write its history. Every change of a status is this one.
+
+        Args:
+            row: the task; its other columns are the caller's to set, before or after.
+            move: which step of a task's life.
+            to: the status it has then.
+            by: whose act it is.
+            who: the requester's or operator's name.
+            reason: why, for the history.
+            detail: more for people.
+
+        Raises:
+            IllegalMove: the transition table has no such step.
+        """
+        source = row.status
+        rule = MOVES[move]
+        if source not in rule.sources or to not in rule.targets or by not in rule.actors:
+            raise IllegalMove(f"{move} from {source} to {to} by {by} isn't in the transition table")
+        self.touch(row)
+        row.status = to
+        if source is not to:
+            self.count(row.job, source, -1)
+            self.count(row.job, to, 1)
+            if source is Status.PENDING or to is Status.PENDING:
+                self.stale_heads.add(row.lane)
+            if to in TERMINAL:
+                row.finished_at = self.now
+                row.passed_until = None
+        self.record(row, move, source, by, who=who, reason=reason, detail=detail)
+
+    def record(
+        self,
+        row: TaskRow,
+        move: Move,
+        source: Status | None,
+        by: Actor,
+        *,
+        who: str | None = None,
+        reason: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Append to a task's history; ``move`` does, and the submission of a new row."""
+        memory = self.memory
+        event = self.next("event")
+        previous = row.last_event or None
+        row.events += 1
+        row.last_event = event
+        status = row.status
+        held = source is Status.ACTIVE or status is Status.ACTIVE
+        worker = row.worker if held else None
+        fence = row.fence if held else None
+        self._event_rows.append(
+            (
+                event,
+                row.seq,
+                row.events,
+                previous,
+                move._value_,
+                None if source is None else source._value_,
+                status._value_,
+                by._value_,
+                who,
+                worker,
+                fence,
+                reason,
+                detail,
+                self.now,
+            )
+        )
+        job = memory.jobs[row.job]
+        lane = memory.lanes[row.lane]
+        demand = memory.demands[lane.demand]
+        ref = None if worker is None else memory.workers[worker].ref
+        if who is None and ref is not None and (by is Actor.ASSIGNEE or by is Actor.WORKER):
+            who = ref.address
+        self.events.append(
+            LedgerEvent(
+                id=event,
+                task=row.id,
+                seq=row.events,
+                move=move,
+                source=source,
+                to=status,
+                by=by,
+                who=who,
+                worker=ref,
+                fence=fence,
+                reason=reason,
+                detail=detail,
+                at=self.now,
+                job=job.id,
+                owner=job.owner,
+                kind=demand.kind,
+                host=memory.hosts[lane.host],
+                priority=row.priority,
+                tier=demand.tier,
+                reward_wei=int(row.reward_wei),
+                requires=demand.requires,
+            )
+        )
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        """Write the changed rows and the lanes' heads, so that statements that follow see them.
+
+        Raises:
+            StatementFailed: a row isn't what it was read as; another root moved it.
+        """
+        dirty, self._dirty = self._dirty, {}
+        if dirty:
+            batch = [
+                (*row.mutable(), seq, before.status._value_, before.fence, before.event)
+                for seq, (row, before) in sorted(dirty.items())
+            ]
+            written = self.connection.many(self.statements.update_task, batch)
+            if written != len(batch):
+                raise StatementFailed(f"{len(batch) - written} tasks were moved by another writer meanwhile")
+            for row, _ in dirty.values():
+                if row.status in TERMINAL:
+                    self.memory.drop(row)
+        if self.stale_heads:
+            self.connection.run(self.statements.update_heads, as_json(sorted(self.stale_heads)))
+            self.stale_heads.clear()
+
+    def finish(self) -> None:
+        """Write everything that is left: rows, history, manifests and kept numbers. Commit comes next."""
+        self.flush()
+        connection, statements = self.connection, self.statements
+        if self._event_rows:
+            connection.many(statements.insert_event, self._event_rows)
+        if self.manifests:
+            connection.many(statements.insert_manifest, self.manifests)
+        changed = [(job, status._value_, by) for (job, status), by in self._counted.items() if by]
+        if changed:
+            totals: defaultdict[str, int] = defaultdict(int)
+            for _job, status_text, by in changed:
+                totals[status_text] += by
+            connection.many(statements.add_to_job_count, changed)
+            connection.many(statements.add_to_status_count, list(totals.items()))
+        if self._sampled:
+            self._keep_samples()
+        if self._numbered:
+            connection.many(statements.add_to_counter, list(self._numbered.items()))
+
+    def _keep_samples(self) -> None:
+        durations = self._durations()
+        batch = [(kind, bucket, samples) for (kind, bucket), samples in self._sampled.items()]
+        self.connection.many(self.statements.add_to_durations, batch)
+        for kind, bucket, samples in batch:
+            counts = durations.setdefault(kind, {})
+            counts[bucket] = counts.get(bucket, 0) + samples
+        for kind in {kind for kind, _ in self._sampled}:
+            counts = durations[kind]
+            if sum(counts.values()) > leases.SAMPLES_KEPT:
+                self.connection.run(self.statements.halve_durations, kind)
+                durations[kind] = {bucket: samples // 2 for bucket, samples in counts.items()}

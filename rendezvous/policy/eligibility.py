@@ -1,0 +1,121 @@
+"""May this worker have a task of this demand on this host now?
+
+A *demand* is what a set of tasks asks of a worker: kind, requirements, and whom they pass over. All tasks of one demand
+and one host stand in one line, so one answer serves the whole line. ``why`` and the grants run this same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Protocol
+
+import attrs
+
+from rendezvous.policy.pacing import Bucket, check_host
+from rendezvous.policy.retry import PASSED_OVER_S
+from swarm.model import Refusal, RefusalCode
+from swarm.wire import Requires
+
+__all__ = ["Demand", "Facts", "check_demand", "check_passed_over", "decide"]
+
+
+class Facts(Protocol):
+    """What a worker said it is."""
+
+    @property
+    def kinds(self) -> Set[str]:
+        """The kinds of task it runs."""
+
+    @property
+    def labels(self) -> Set[str]:
+        """Free words of its owner."""
+
+    @property
+    def region(self) -> str | None:
+        """Where it is."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """What it runs, by name."""
+
+
+@attrs.frozen(kw_only=True)
+class Demand:
+    """What a set of tasks asks of a worker.
+
+    Args:
+        tier: the share of the capacity that they belong to.
+        kind: what runs them.
+        requires: what the requester asks of the worker.
+        passed_over: workers that lost these tasks lately (the ledger's numbers of them).
+    """
+
+    tier: str
+    kind: str
+    requires: Requires
+    passed_over: frozenset[int] = frozenset()
+
+
+def check_demand(demand: Demand, facts: Facts) -> Refusal | None:
+    """Refuse a worker that can't run the kind, or lacks what is required."""
+    if demand.kind not in facts.kinds:
+        return Refusal(RefusalCode.KIND_UNSUPPORTED, f"this worker doesn't run tasks of the kind {demand.kind}")
+    missing = _missing(demand.requires, facts)
+    if missing is not None:
+        return Refusal(RefusalCode.REQUIRES_UNMET, f"the task asks for {missing}, which this worker doesn't have")
+    return None
+
+
+def _missing(requires: Requires, facts: Facts) -> str | None:
+    """The first requirement that isn't met. A profile or session is a worker's when it says so by a label."""
+    if requires.profile is not None and f"profile:{requires.profile}" not in facts.labels:
+        return f"the profile {requires.profile}"
+    if requires.session is not None and f"session:{requires.session}" not in facts.labels:
+        return f"the session {requires.session}"
+    if requires.region is not None and requires.region != facts.region:
+        return f"the region {requires.region}"
+    for label in requires.labels:
+        if label not in facts.labels:
+            return f"the label {label}"
+    for name, version in requires.versions.items():
+        if facts.versions.get(name) != version:
+            return f"{name} {version}"
+    return None
+
+
+def check_passed_over(demand: Demand, worker: int, *, another: bool) -> Refusal | None:
+    """Refuse a worker that lost the task lately, while another could run it.
+
+    Args:
+        demand: the task's.
+        worker: the ledger's number of the worker.
+        another: whether a live worker that isn't passed over meets the demand.
+    """
+    if worker not in demand.passed_over or not another:
+        return None
+    return Refusal(
+        RefusalCode.PASSED_OVER,
+        f"this worker let the task's lease run out; others are asked first for up to {PASSED_OVER_S / 60:.0f} min",
+        retry_after_s=PASSED_OVER_S,
+    )
+
+
+def decide(
+    demand: Demand, host: str, bucket: Bucket, *, worker: int, facts: Facts, another: bool, now: float
+) -> Refusal | None:
+    """Whether the next task of this demand and host may go to this worker now.
+
+    Args:
+        demand: what the tasks ask for.
+        host: which site they go to.
+        bucket: what may be asked of that site.
+        worker: the ledger's number of the worker.
+        facts: what the worker said it is.
+        another: see ``check_passed_over``.
+        now: ledger time, seconds.
+    """
+    return (
+        check_demand(demand, facts)
+        or check_passed_over(demand, worker, another=another)
+        or check_host(host, bucket, now=now)
+    )
