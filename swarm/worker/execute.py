@@ -30,7 +30,7 @@ async def execute(
     results: trio.MemorySendChannel[Result],
     *,
     executors: Mapping[str, Executor],
-    tools: Tools,
+    tools: Callable[[Grant], Tools],
     versions: Mapping[str, str],
     executions: Executions,
     begin: Callable[[int], bool],
@@ -42,7 +42,7 @@ async def execute(
         grants: what to run.
         results: what came out; where it is full the slot waits, and takes no more.
         executors: by kind.
-        tools: what executors may use.
+        tools: what an executor may use for one grant.
         versions: what goes into manifests beside the executor's own version.
         executions: where the scope of each execution is found by its fence.
         begin: told the fence; False where the lease is gone already.
@@ -56,7 +56,7 @@ async def execute(
                 began = clock()
                 result: Result | None = None
                 with executions.scope(grant.fence) as execution:
-                    result = await run_grant(grant, executors, tools, versions=versions, clock=clock)
+                    result = await run_grant(grant, executors, tools(grant), versions=versions, clock=clock)
                 if result is None:
                     log.info("execution_stopped", why=execution.stopped, ran_s=round(clock() - began, 3))
                     continue

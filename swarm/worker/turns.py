@@ -272,6 +272,14 @@ class Turns:
             if lease.stage is Stage.WAITING
         ]
 
+    def release_unfinished(self, now: float) -> list[Effect]:
+        """Give back what has no result yet."""
+        return [
+            self._release(lease, now, StopReason.RELEASED)
+            for lease in list(self._leases.values())
+            if lease.stage in (Stage.WAITING, Stage.RUNNING)
+        ]
+
     def release_all(self, now: float) -> list[Effect]:
         """Give back everything that has no outcome yet."""
         return [

@@ -1,0 +1,138 @@
+"""Take part in the peer-to-peer side: hear gossip, be met, serve results. Beside the turns, never before them.
+
+libp2p takes over half a second to import, so the first turn doesn't wait for it. This is the only module of the worker
+that knows the peer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import structlog
+import trio
+
+from swarm.identity import Identity
+from swarm.logs import quieten_libraries
+from swarm.wire import Announcement, Settings
+from swarm.worker.hear import hear
+from swarm.worker.settings import WorkerSettings
+from swarm.worker.storage import Storage
+
+if TYPE_CHECKING:
+    from swarm.peer.node import Peer, PeerConfig
+
+log = structlog.get_logger()
+
+KNOWN_PEERS_FILE: Final = "peers.json"
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Part:
+    """Our part in the swarm, once there is one.
+
+    Attributes:
+        peer: None until it is open, and where it is off.
+    """
+
+    def __init__(self) -> None:
+        self.peer: Peer | None = None
+        self._roots: frozenset[str] = frozenset()
+        self._leaving = trio.Event()
+
+    @property
+    def peers(self) -> int:
+        """With how many peers we are connected."""
+        return len(self.peer.peers()) if self.peer is not None else 0
+
+    def believe(self, roots: tuple[str, ...]) -> None:
+        """Let the gossip of these roots pass from now on; the door names them in each answer."""
+        if self.peer is not None and roots and frozenset(roots) != self._roots:
+            self._roots = frozenset(roots)
+            self.peer.set_roots(self._roots)
+
+    def leave(self) -> None:
+        """Hang up; ``take_part`` returns then."""
+        self._leaving.set()
+
+    async def take(
+        self,
+        config: PeerConfig,
+        storage: Storage,
+        *,
+        heard: Callable[[Announcement], None],
+        opened: Callable[[Peer], None],
+    ) -> None:
+        """Run the peer until ``leave``.
+
+        Args:
+            config: what it is made from.
+            storage: whose blocks are served.
+            heard: told each announcement.
+            opened: told the peer once it listens.
+
+        Raises:
+            ConfigurationError: an address can't be listened on.
+
+        *Resource handling*: hangs up before it returns.
+        """
+        from swarm.peer.node import open_peer
+
+        async with open_peer(config) as peer:
+            peer.serve_blocks(storage.get)
+            self._roots = config.roots
+            self.peer = peer
+            quieten_libraries()
+            log.info("peer_opened", peer_id=peer.id, addrs=peer.addrs)
+            opened(peer)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hear, peer.heard, heard)
+                await self._leaving.wait()
+                nursery.cancel_scope.cancel()
+            self.peer = None
+
+
+async def peer_config(
+    settings: WorkerSettings, identity: Identity, swarm: Settings, *, door_url: str
+) -> PeerConfig | None:
+    """What our peer is made from; None where the root takes no part in gossip itself."""
+    if swarm.peer is None:
+        return None
+    # An import holds the loop up for half a second; in a thread the turns go on meanwhile.
+    node: Any = await trio.to_thread.run_sync(importlib.import_module, "swarm.peer.node")
+    config: PeerConfig = node.PeerConfig(
+        seed=identity.peer_seed,
+        topic=swarm.peer.topic,
+        rendezvous_tag=swarm.swarm.rendezvous_tag,
+        listen=settings.listen or listen_by_default(door_url),
+        roots=frozenset(swarm.swarm.roots) | {swarm.peer.id},
+        bootstrap=tuple(_with_id(addr, swarm.peer.id) for addr in swarm.peer.addrs),
+        dht=settings.dht,
+        dht_interval_s=swarm.swarm.dht.interval_s,
+        mdns=settings.mdns,
+        psk=_read_psk(settings.psk),
+        known_peers=identity.directory / KNOWN_PEERS_FILE,
+        serve_to="any" if "any" in settings.serve_to else frozenset(settings.serve_to),
+    )
+    return config
+
+
+def listen_by_default(door_url: str) -> tuple[str, ...]:
+    """A free port of every interface; of the loopback alone where the door is there too."""
+    host = urlsplit(door_url).hostname or ""
+    return ("/ip4/127.0.0.1/tcp/0",) if host in LOOPBACK_NAMES else ("/ip4/0.0.0.0/tcp/0",)
+
+
+def _with_id(addr: str, peer_id: str) -> str:
+    return addr if "/p2p/" in addr else f"{addr}/p2p/{peer_id}"
+
+
+def _read_psk(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    from swarm.peer.psk import read_swarm_key
+
+    return read_swarm_key(path)

@@ -1,0 +1,209 @@
+"""The worker: hear → choose → (turn) → execute → upload → (turn). Reading ``run`` is reading the flow.
+
+The steps are joined by bounded channels; a full one is backpressure: no slot is free, so nothing is asked for. The
+state machine (``turns``) decides what is asked, held, renewed and dropped; ``Dispatch`` carries out its decisions.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+import trio
+
+import swarm
+from swarm.blocks import BlockStore
+from swarm.door_client import DoorClient, open_door, trust_certificates
+from swarm.errors import ConfigurationError
+from swarm.executors.base import Executor
+from swarm.executors.registry import load_executors
+from swarm.identity import Identity
+from swarm.signing import JoinLink
+from swarm.wire import Announcement, Grant, Hello, Stats
+from swarm.worker.dispatch import Counters, Dispatch
+from swarm.worker.effects import Effect
+from swarm.worker.execute import execute
+from swarm.worker.ipfs_address import ipfs_address
+from swarm.worker.join import Part, peer_config
+from swarm.worker.journal import open_journal
+from swarm.worker.leases import Executions, boottime
+from swarm.worker.leave import leave
+from swarm.worker.results import Result
+from swarm.worker.settings import WorkerSettings
+from swarm.worker.storage import Storage
+from swarm.worker.talk import take_pushes, talk, watch
+from swarm.worker.tell import start_lines, tell_idle
+from swarm.worker.tools import fetcher_for, tools_for
+from swarm.worker.turns import Turns
+from swarm.worker.upload import PutBlocks, Uploads, owed_roots, upload
+from swarm.worker.wake import Wake
+
+if TYPE_CHECKING:
+    from swarm.peer.node import Peer
+
+log = structlog.get_logger()
+
+#: Uploads at a time; they wait for the network and the disk, not for the CPU.
+UPLOADERS: Final = 4
+UPLOAD_TIMEOUT_S: Final = 30.0
+#: Grants that were stopped before they began stay in the channel until a slot reads them.
+GRANTS_PER_SLOT: Final = 4
+#: Results that wait to be taken may use this share of the disk cap.
+OWED_SHARE: Final = 0.5
+MAX_ADDRS: Final = 16
+#: What is being written when we leave may take so long.
+LAST_WRITES_S: Final = 1.0
+
+JOURNAL_FILE: Final = "journal.db"
+BLOCKS_DIRECTORY: Final = "blocks"
+
+
+async def run(
+    settings: WorkerSettings,
+    link: JoinLink,
+    identity: Identity,
+    *,
+    stops: trio.MemoryReceiveChannel[None],
+    executors: Mapping[str, Executor] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    started: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = boottime,
+) -> None:
+    """Work until told to stop.
+
+    Args:
+        settings: the owner's.
+        link: where the swarm is.
+        identity: of the locked data directory.
+        stops: one item for each request to stop; the first drains, the second gives everything back now.
+        executors: ready-made ones, which win over the installed.
+        say: told what the owner should read, line by line.
+        started: told when it works, so that from now on a stop drains.
+        clock: what leases run on, seconds.
+
+    Raises:
+        DoorUnreachable: no door answers at the first start.
+        DoorRefused: the swarm doesn't admit this worker, or turned it away.
+        UntrustedSettings: the root isn't the one that was trusted.
+        ConfigurationError: a setting can't be used.
+    """
+    kinds = load_executors(executors)
+    hello = Hello(
+        version=swarm.__version__,
+        kinds=kinds.kinds(),
+        slots=settings.slots,
+        labels=settings.labels,
+        region=settings.region,
+        peer_id=identity.peer_id,
+    )
+    rng = random.Random()  # noqa: S311 -- spreads waits, no secrets
+    tls = _certificates(settings.ca_file)
+    blocks = BlockStore(identity.directory / BLOCKS_DIRECTORY, max_bytes=settings.max_disk_bytes)
+    async with (
+        open_journal(identity.directory / JOURNAL_FILE, clock=time.time) as journal,
+        open_door(
+            link, identity, hello, directory=identity.directory, payout=settings.payout, tls=tls, rng=rng
+        ) as door,
+        fetcher_for(settings, identity, door) as fetcher,
+    ):
+        storage = Storage(blocks, owed=lambda: owed_roots(journal))
+        counters = Counters(clock)
+        wake = Wake()
+        part = Part()
+        turns = Turns(
+            boot=uuid.uuid4().hex,
+            hello=hello,
+            instance=identity.instance,
+            now=clock(),
+            want_limit=None if settings.want else 0,
+        )
+        for line in start_lines(settings, identity, door):
+            say(line)
+        log.info("worker_started", worker=identity.address, instance=identity.instance, slots=settings.slots)
+
+        send_grant, grants = trio.open_memory_channel[Grant](GRANTS_PER_SLOT * settings.slots)
+        send_result, results = trio.open_memory_channel[Result](settings.slots)
+        async with trio.open_nursery() as disk, trio.open_nursery() as nursery:
+            executions = Executions()
+            dispatch = Dispatch(turns, executions, journal, send_grant, counters, wake=wake, clock=clock, nursery=disk)
+            uploads = dispatch.uploads = Uploads(
+                journal,
+                storage,
+                dispatch.hooks(),
+                open_uploader=lambda: _uploader(door),
+                max_owed_bytes=int(settings.max_disk_bytes * OWED_SHARE),
+                rng=rng,
+            )
+            uploads.recover()
+
+            def heard(announcement: Announcement) -> None:
+                turns.hear(announcement, clock())
+                wake.poke()
+
+            def opened(peer: Peer) -> None:
+                turns.hello = msgspec.structs.replace(hello, addrs=peer.addrs[:MAX_ADDRS])
+                turns.reconnected()
+                wake.poke()
+
+            def stats() -> Stats:
+                return counters.stats(peers=part.peers, blocks_bytes=storage.total_bytes)
+
+            def apply(effects: Iterable[Effect]) -> None:
+                part.believe(turns.roots)
+                dispatch.apply(effects)
+
+            async def take_part() -> None:
+                config = await peer_config(settings, identity, door.settings, door_url=door.url)
+                if config is not None:
+                    await part.take(config, storage, heard=heard, opened=opened)
+
+            slot = partial(
+                execute,
+                executors=kinds,
+                tools=tools_for(fetcher, storage, counters, identity),
+                versions={"swarm": swarm.__version__},
+                executions=executions,
+                begin=turns.started,
+                clock=clock,
+            )
+            for _ in range(settings.slots):
+                nursery.start_soon(slot, grants.clone(), send_result.clone())
+            for _ in range(min(UPLOADERS, settings.slots)):
+                nursery.start_soon(upload, results.clone(), uploads)
+            nursery.start_soon(uploads.retry)
+            nursery.start_soon(partial(take_pushes, door.pushes, turns, apply, wake=wake))
+            nursery.start_soon(partial(talk, turns, door, apply, wake=wake, clock=clock, stats=stats))
+            nursery.start_soon(partial(watch, turns, apply, wake=wake, clock=clock))
+            nursery.start_soon(partial(tell_idle, turns, door, clock=clock))
+            if settings.p2p:
+                nursery.start_soon(take_part)
+
+            started()
+            await leave(stops, turns, apply, wake=wake, clock=clock, grace_s=settings.grace_s, say=say)
+            part.leave()
+            nursery.cancel_scope.cancel()
+            disk.cancel_scope.deadline = trio.current_time() + LAST_WRITES_S
+
+
+def _certificates(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return trust_certificates(ca_file)
+    except OSError as fault:
+        raise ConfigurationError(
+            f"--ca-file {ca_file}: {fault}", hint="it has to be a PEM file of certificates"
+        ) from fault
+
+
+def _uploader(door: DoorClient) -> PutBlocks:
+    from swarm.ipfs import IpfsUploader
+
+    address, is_door = ipfs_address(door.settings, door.url)
+    return IpfsUploader(address, api_key=door.api_key if is_door else None, timeout_s=UPLOAD_TIMEOUT_S)

@@ -1,0 +1,93 @@
+"""Start a worker in this process: lock its directory, take signals, run, and leave one fault to name where it fails."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import trio
+
+from swarm.errors import ConfigurationError, MalformedInput
+from swarm.executors.base import Executor
+from swarm.identity import Identity, open_identity
+from swarm.signing import JoinLink, is_address, parse_join_link
+from swarm.worker.run import run
+from swarm.worker.settings import WorkerSettings
+
+#: Requests to stop beyond the second mean the same.
+MAX_STOPS = 8
+
+
+def start(
+    settings: WorkerSettings,
+    link: str,
+    *,
+    say: Callable[[str], None],
+    executors: Mapping[str, Executor] | None = None,
+) -> None:
+    """Work in this process until SIGINT or SIGTERM has drained it.
+
+    Raises:
+        SwarmError: what ended it otherwise.
+    """
+    try:
+        joined = parse_join_link(link)
+    except MalformedInput as fault:
+        raise ConfigurationError(str(fault), hint="a link looks like https://root.example/join#INVITE.KEYID") from fault
+    if settings.payout is not None and not is_address(settings.payout):
+        raise ConfigurationError(
+            f"--payout: {settings.payout} isn't an Ethereum address with its checksum",
+            hint="copy it from your wallet, with upper and lower case as it is there",
+        )
+    with open_identity(settings.data) as identity:
+        trio.run(_run, settings, joined, identity, say, executors)
+
+
+async def _run(
+    settings: WorkerSettings,
+    link: JoinLink,
+    identity: Identity,
+    say: Callable[[str], None],
+    executors: Mapping[str, Executor] | None,
+) -> None:
+    stop, stops = trio.open_memory_channel[None](MAX_STOPS)
+    working = trio.Event()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_pass_on, signals, stop, working, nursery.cancel_scope)
+                await run(settings, link, identity, stops=stops, executors=executors, say=say, started=working.set)
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            alone = the_one_fault(group)
+            if alone is None:
+                raise
+            raise alone from group
+
+
+async def _pass_on(
+    signals: AsyncIterator[int],
+    stop: trio.MemorySendChannel[None],
+    working: trio.Event,
+    starting: trio.CancelScope,
+) -> None:
+    async for _ in signals:
+        if not working.is_set():
+            starting.cancel()  # nothing is held yet
+        try:
+            stop.send_nowait(None)
+        except trio.WouldBlock:
+            continue
+
+
+def the_one_fault(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The one fault in a group of faults; None where there are several."""
+    faults: list[BaseException] = []
+    pending: list[BaseException] = [group]
+    while pending:
+        fault = pending.pop()
+        if isinstance(fault, BaseExceptionGroup):
+            pending.extend(fault.exceptions)
+        elif not isinstance(fault, trio.Cancelled):
+            faults.append(fault)
+    return faults[0] if len(faults) == 1 else None
