@@ -158,11 +158,12 @@ class Fetcher:
         """Take the rules that came with a grant, so that the door needn't be asked.
 
         Args:
-            url: any URL of the origin.
+            url: any URL of the origin; one that isn't for us teaches nothing, and ``get`` will say what is wrong with it.
             rules: a robots.txt of our group alone.
             fresh_s: how long they hold, seconds.
         """
-        self._learn(self._origin(origin_of(canonical_or_refused(url))), Rules(rules), None, fresh_s)
+        with contextlib.suppress(TaskFailed):
+            self._learn(self._origin(origin_of(canonical_or_refused(url))), Rules(rules), None, fresh_s)
 
     async def get(self, url: str) -> Capture:
         """GET one URL and follow its redirects.
