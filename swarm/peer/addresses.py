@@ -178,8 +178,8 @@ class AddressRule:
             return True
         if parsed.ip is None:  # a stranger's name may resolve to anything
             return False
-        if parsed.ip.is_multicast or parsed.ip.is_unspecified or parsed.ip.is_reserved:
+        if parsed.ip.is_multicast or parsed.ip.is_unspecified:
             return False
-        if parsed.ip.is_global:
+        if parsed.ip.is_global and not parsed.ip.is_reserved:
             return True
         return any(parsed.ip in network for network in self._networks if network.version == parsed.ip.version)

@@ -53,8 +53,9 @@ def seed_of(name: str) -> bytes:
 
 def config(name: str | None = None, **changes: Any) -> PeerConfig:
     """A peer on loopback, without DHT and mDNS unless asked for."""
-    values: dict[str, Any] = {"topic": TOPIC, "rendezvous_tag": TAG, "dht": False}
-    return PeerConfig(seed=seed_of(name or f"peer {next(_names)}"), **(values | changes))
+    seed = seed_of(name or f"peer {next(_names)}")
+    values: dict[str, Any] = {"seed": seed, "topic": TOPIC, "rendezvous_tag": TAG, "dht": False}
+    return PeerConfig(**(values | changes))
 
 
 def announcement(root: str, *, epoch: int = 1, seq: int = 1, **more: Any) -> bytes:
