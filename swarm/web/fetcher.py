@@ -158,7 +158,7 @@ class Fetcher:
         """Take the rules that came with a grant, so that the door needn't be asked.
 
         Args:
-            url: any URL of the origin; one that isn't for us teaches nothing, and ``get`` will say what is wrong with it.
+            url: any URL of the origin; one that isn't for us teaches nothing, ``get`` says what is wrong with it.
             rules: a robots.txt of our group alone.
             fresh_s: how long they hold, seconds.
         """
