@@ -18,6 +18,7 @@ __all__ = ["configure", "is_secret_name", "quieten_libraries"]
 #: facts/skeleton.md §7: what these say below this level is noise. libp2p warns at each served DHT request and each
 #: dead peer; its dialer logs each failed dial as an error; httpx tells each request.
 LIBRARY_LEVELS: Final[Mapping[str, int]] = {
+    "alembic": logging.WARNING,
     "libp2p": logging.ERROR,
     "libp2p.network.auto_connector": logging.CRITICAL,
     "libp2p.transport.tcp.tcp": logging.CRITICAL,
