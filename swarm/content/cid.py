@@ -26,6 +26,7 @@ __all__ = [
     "MAX_LINKS",
     "Codec",
     "Dag",
+    "FileBuilder",
     "FileNode",
     "Link",
     "ParsedCid",
@@ -189,8 +190,65 @@ class _Child:
     total_bytes: int
 
 
+class FileBuilder:
+    """Cuts a content into blocks as it comes; holds one leaf and the links of the open nodes.
+
+    Both methods yield CID and block, children before parents: the last one of ``finish`` or, where it yields none, of
+    ``feed`` is the root. They are generators: what isn't iterated isn't done.
+    """
+
+    def __init__(self) -> None:
+        #: The root and the bytes of all blocks together (dag-pb's Tsize), once finished.
+        self.root: Cid = ""
+        self.total_bytes = 0
+        self._leaf = bytearray()
+        self._levels: list[list[_Child]] = [[]]
+
+    def feed(self, piece: bytes) -> Iterator[tuple[Cid, bytes]]:
+        """Take the next bytes, of any length."""
+        view = memoryview(piece)
+        while view:
+            taken = view[: LEAF_BYTES - len(self._leaf)]
+            self._leaf += taken
+            view = view[len(taken) :]
+            if len(self._leaf) == LEAF_BYTES:
+                yield from self._finish_leaf()
+
+    def finish(self) -> Iterator[tuple[Cid, bytes]]:
+        """Close what is open. A lone leaf is its own root."""
+        if self._leaf or not self._levels[0]:
+            yield from self._finish_leaf()
+        depth = 0
+        while depth < len(self._levels) - 1 or len(self._levels[depth]) > 1:
+            cid, block, child = _node(self._levels[depth])
+            yield cid, block
+            depth += 1
+            yield from self._push(depth, child)
+        (top,) = self._levels[depth]
+        self.root, self.total_bytes = cid_from_bytes(top.binary), top.total_bytes
+
+    def _finish_leaf(self) -> Iterator[tuple[Cid, bytes]]:
+        leaf = bytes(self._leaf)
+        self._leaf.clear()
+        cid = raw_cid(leaf)
+        yield cid, leaf
+        yield from self._push(0, _Child(cid_bytes(cid), len(leaf), len(leaf)))
+
+    def _push(self, depth: int, child: _Child) -> Iterator[tuple[Cid, bytes]]:
+        """Add a child to the open node of its depth; where that is full it is finished first."""
+        levels = self._levels
+        while depth < len(levels) and len(levels[depth]) == MAX_LINKS:
+            full, levels[depth] = levels[depth], [child]
+            cid, block, child = _node(full)
+            yield cid, block
+            depth += 1
+        if depth == len(levels):
+            levels.append([])
+        levels[depth].append(child)
+
+
 def iter_blocks(pieces: Iterable[bytes]) -> Iterator[tuple[Cid, bytes]]:
-    """Cut a content into blocks as it comes; at most one leaf and the open nodes' links are held.
+    """Cut a content that doesn't fit memory into blocks.
 
     Args:
         pieces: the content, in pieces of any length.
@@ -198,64 +256,22 @@ def iter_blocks(pieces: Iterable[bytes]) -> Iterator[tuple[Cid, bytes]]:
     Yields:
         CID and block, children before parents: the last one is the root.
     """
-    levels: list[list[_Child]] = [[]]
-    for leaf in _leaves(pieces):
-        cid = raw_cid(leaf)
-        yield cid, leaf
-        yield from _push(levels, 0, _Child(cid_bytes(cid), len(leaf), len(leaf)))
-    yield from _close(levels)
+    builder = FileBuilder()
+    for piece in pieces:
+        yield from builder.feed(piece)
+    yield from builder.finish()
 
 
 def build(data: bytes) -> Dag:
     """Cut a content that fits memory into blocks.
 
     Returns:
-        The root's CID, and all blocks in the order of ``iter_blocks``.
+        The root's CID, and all blocks, children before parents.
     """
-    blocks: dict[Cid, bytes] = {}
-    root = ""
-    for root, block in iter_blocks((data,)):
-        blocks[root] = block
-    return Dag(root, blocks)
-
-
-def _leaves(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    pending = bytearray()
-    count = 0
-    for piece in pieces:
-        view = memoryview(piece)
-        while view:
-            taken = view[: LEAF_BYTES - len(pending)]
-            pending += taken
-            view = view[len(taken) :]
-            if len(pending) == LEAF_BYTES:
-                yield bytes(pending)
-                pending.clear()
-                count += 1
-    if pending or not count:
-        yield bytes(pending)
-
-
-def _push(levels: list[list[_Child]], depth: int, child: _Child) -> Iterator[tuple[Cid, bytes]]:
-    """Add a child to the open node of its depth; where that is full it is finished first."""
-    while depth < len(levels) and len(levels[depth]) == MAX_LINKS:
-        full, levels[depth] = levels[depth], [child]
-        cid, block, child = _node(full)
-        yield cid, block
-        depth += 1
-    if depth == len(levels):
-        levels.append([])
-    levels[depth].append(child)
-
-
-def _close(levels: list[list[_Child]]) -> Iterator[tuple[Cid, bytes]]:
-    """Finish the open nodes from the bottom up, until one child is left at the top: the root, seen already."""
-    depth = 0
-    while depth < len(levels) - 1 or len(levels[depth]) > 1:
-        cid, block, child = _node(levels[depth])
-        yield cid, block
-        depth += 1
-        yield from _push(levels, depth, child)
+    builder = FileBuilder()
+    blocks = dict(builder.feed(data))
+    blocks.update(builder.finish())
+    return Dag(builder.root, blocks)
 
 
 def _node(children: list[_Child]) -> tuple[Cid, bytes, _Child]:
