@@ -74,7 +74,7 @@ def _states(door: Door) -> dict[str, int]:
 
 
 async def export_queue(door: Door, call: Call) -> web.StreamResponse:
-    """All pending tasks as JSON lines that ``POST /v1/tasks`` would take again."""
+    """All tasks that wait, as JSON lines: each a task of a submission, with its ``job`` and ``owner``."""
     response = web.StreamResponse(
         headers={"Content-Type": "application/jsonl", "Content-Disposition": 'attachment; filename="queue.jsonl"'}
     )

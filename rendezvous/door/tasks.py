@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rendezvous.door.call import Call, Query
 from rendezvous.door.envelope import error_body, outcome_of
 from rendezvous.door.resources import Door
-from rendezvous.ledger.ops import Cancel, Ended, Replay
+from rendezvous.ledger.ops import Cancel, Ended, Replay, WorkerRef
 from swarm.model import TERMINAL, Refusal, RefusalCode, Status
 from swarm.wire import MAX_INT, Answer, ErrorBody, JobView, Outcome, Page, ResultView, TaskView
 
@@ -79,17 +79,17 @@ def _no_job(job_id: str) -> Refusal:
 
 async def task(door: Door, call: Call) -> TaskView | Refusal:
     """One task."""
-    task_id, owner = call.path("id"), call.who.sees
-    view = await door.ledger.read(lambda reader: reader.task(task_id, owner))
+    task_id, owner, now = call.path("id"), call.who.sees, door.wall()
+    view = await door.ledger.read(lambda reader: reader.task(task_id, owner, now=now))
     return view or _no_task(task_id)
 
 
 async def tasks(door: Door, call: Call) -> Page | Refusal:
     """A page of tasks, the oldest first."""
-    asked = call.queries
+    asked, now = call.queries, door.wall()
     status = Status(asked["status"]) if asked["status"] else None
     return await door.ledger.read(
-        lambda reader: reader.tasks(call.who.sees, asked["job"], status, asked["cursor"], asked["limit"])
+        lambda reader: reader.tasks(call.who.sees, asked["job"], status, asked["cursor"], asked["limit"], now=now)
     )
 
 
@@ -117,11 +117,11 @@ async def why(door: Door, call: Call) -> WhyView | Refusal:
     live = [(worker.ref, worker.facts) for worker in door.fleet.live()]
     now = door.wall()
 
-    def look(reader: LedgerReader) -> tuple[TaskView, dict[Any, Refusal | None]] | None:
+    def look(reader: LedgerReader) -> tuple[TaskView, list[tuple[WorkerRef, Refusal | None]]] | None:
         view = reader.task(task_id, owner)
         if view is None:
             return None
-        return view, reader.refusals(task_id, live, now) if view.status == Status.PENDING else {}
+        return view, reader.refusals(task_id, live, now=now) if view.status == Status.PENDING else []
 
     found = await door.ledger.read(look)
     if found is None:
@@ -130,7 +130,7 @@ async def why(door: Door, call: Call) -> WhyView | Refusal:
     return WhyView(
         task=task_id,
         status=view.status,
-        message=_because(view, list(refusals.values()), now),
+        message=_because(view, [refusal for _, refusal in refusals], now),
         live_workers=len(live),
         workers=tuple(
             WorkerWhy(
@@ -138,7 +138,7 @@ async def why(door: Door, call: Call) -> WhyView | Refusal:
                 instance=ref.instance,
                 refusal=error_body(refusal) if refusal is not None else None,
             )
-            for ref, refusal in refusals.items()
+            for ref, refusal in refusals
         ),
     )
 

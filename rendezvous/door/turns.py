@@ -1,14 +1,13 @@
 """The turn: the one thing that a worker says, and what it is answered (DESIGN §4).
 
 One worker's turns are taken one after another. Repeating (boot, n) gives the answer that was given, from memory, so a
-lost answer costs nothing. A turn of a boot that another has followed is refused: it would give back the newer one's
-leases. Results are verified before the ledger hears of them; one that can't be verified yet counts as held.
+lost answer costs nothing. Results are verified before the ledger hears of them; one that can't be verified yet counts
+as held. That a late turn of an earlier boot gets nothing is the ledger's rule.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -38,19 +37,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Turns"]
 
-#: Boots of one worker that are remembered as over.
-PAST_BOOTS: Final = 16
+#: Boots of one worker whose last answer is remembered: the present one, and one that a late turn may come from.
+BOOTS_KEPT: Final = 2
 
 
 @attrs.define(eq=False)
 class _Talk:
-    """What is remembered of one worker's turns."""
+    """What is remembered of one worker's turns: the last number and answer of each boot."""
 
     lock: asyncio.Lock = attrs.field(factory=asyncio.Lock)
-    boot: str = ""
-    n: int = 0
-    answer: TurnAnswer | None = None
-    past: deque[str] = attrs.field(factory=lambda: deque(maxlen=PAST_BOOTS))
+    answered: dict[str, tuple[int, TurnAnswer]] = attrs.field(factory=dict)
 
 
 class Turns:
@@ -93,12 +89,16 @@ class Turns:
         """
         talk = self._talks.setdefault(ref, _Talk())
         async with talk.lock:
-            if turn.boot == talk.boot and turn.n == talk.n and talk.answer is not None:
+            last = talk.answered.get(turn.boot)
+            if last is not None and turn.n == last[0]:
                 self._metrics.count("swarm_turns_repeated_total")
-                return talk.answer
-            refusal = _check_order(talk, turn)
-            if refusal is not None:
-                return refusal
+                return last[1]
+            if last is not None and turn.n < last[0]:
+                return Refusal(
+                    RefusalCode.BAD_REQUEST,
+                    f"turn {turn.n} comes after turn {last[0]} of the same boot; number turns upwards",
+                    details={"n": last[0]},
+                )
             worker = self._fleet.known(ref, payout)
             if turn.hello is not None:
                 self._fleet.introduce(worker, turn.hello)
@@ -107,11 +107,9 @@ class Turns:
             worker.boot = turn.boot
             self._fleet.heard(worker, free=turn.free, gossip=turn.gossip, seen_at=seen_at)
             answer = await self._take(worker, turn)
-            if talk.boot != turn.boot:
-                if talk.boot:
-                    talk.past.append(talk.boot)
-                talk.boot = turn.boot
-            talk.n, talk.answer = turn.n, answer
+            if turn.boot not in talk.answered and len(talk.answered) >= BOOTS_KEPT:
+                del talk.answered[next(iter(talk.answered))]
+            talk.answered[turn.boot] = (turn.n, answer)
             self._metrics.count("swarm_turns_total", way=way)
             return answer
 
@@ -197,21 +195,6 @@ class Turns:
 def grant_of(granted: Granted) -> Grant:
     """A grant as it travels."""
     return Grant(task=granted.task, fence=granted.fence, lease_s=granted.lease_s, via=granted.via.value)
-
-
-def _check_order(talk: _Talk, turn: Turn) -> Refusal | None:
-    if turn.boot == talk.boot and turn.n <= talk.n:
-        return Refusal(
-            RefusalCode.BAD_REQUEST,
-            f"turn {turn.n} comes after turn {talk.n} of the same boot; number turns upwards",
-            details={"n": talk.n},
-        )
-    if turn.boot in talk.past:
-        return Refusal(
-            RefusalCode.BAD_REQUEST,
-            "this boot is over: a later one of the same data directory has spoken; is a second process using it?",
-        )
-    return None
 
 
 def _outcome(key: tuple[TaskId, int], ended: Ended | None) -> Outcome:

@@ -25,22 +25,26 @@ __all__ = ["archive_batch"]
 BATCH: Final = 200
 
 
-def archive_batch(reader: LedgerReader, directory: Path, *, before: float, now: float) -> tuple[TaskId, ...]:
-    """Append the oldest finished tasks to the archive.
+def archive_batch(
+    reader: LedgerReader, *, directory: Path, before: float, now: float, after: int
+) -> tuple[tuple[TaskId, ...], int]:
+    """Append a batch of finished tasks to the archive.
 
     Args:
         reader: of the ledger.
         directory: where the files are, one a month in which tasks ended; made if it isn't there.
         before: only tasks that ended before this ledger time.
         now: ledger time, seconds.
+        after: the place where the batch before this one ended; 0 begins anew.
 
     Returns:
-        The tasks that are on the disk now; the ledger may forget them.
+        The tasks that are on the disk now, which the ledger may forget; and the place where the batch ended.
 
     Raises:
         OSError: the disk is full, or the directory can't be written.
     """
-    tasks = reader.finished_before(before, now=now, limit=BATCH)
+    found = reader.finished_before(before, now=now, after=after, limit=BATCH)
+    tasks = [task for _, task in found]
     lines: dict[str, list[bytes]] = {}
     for task in tasks:
         month = time.strftime("%Y-%m", time.gmtime(task.finished_at or 0.0))
@@ -49,7 +53,7 @@ def archive_batch(reader: LedgerReader, directory: Path, *, before: float, now: 
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for month, batch in lines.items():
         _append(directory / f"tasks-{month}.jsonl", b"".join(batch))
-    return tuple(task.id for task in tasks)
+    return tuple(task.id for task in tasks), found[-1][0] if found else 0
 
 
 def _record(reader: LedgerReader, task: TaskView) -> dict[str, Any]:

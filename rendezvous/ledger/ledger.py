@@ -264,17 +264,19 @@ class Ledger:
     async def _archive(self, settings: LedgerSettings) -> None:
         """Move finished tasks to JSONL files, a batch at a time, for as long as the ledger is open."""
         directory = settings.archive_directory
+        place = 0
         while directory is not None:
-            archived = 0
+            now = self.now()
+            before = now - settings.archive_after_s
+            batch = partial(archive_batch, directory=directory, before=before, now=now, after=place)
             try:
-                now = self.now()
-                before = now - settings.archive_after_s
-                tasks = await self.read(partial(archive_batch, directory=directory, before=before, now=now))
+                tasks, place = await self.read(batch)
                 if tasks:
-                    archived = await self.call(Forget(tasks=tasks, ended_before=before))
+                    await self.call(Forget(tasks=tasks, ended_before=before))
             except (LedgerUnavailable, OSError) as fault:
                 log.warning("archive_postponed", reason=str(fault))
-            await asyncio.sleep(TICK_S if archived else ARCHIVE_EVERY_S)
+                place = 0
+            await asyncio.sleep(TICK_S if place else ARCHIVE_EVERY_S)
 
     async def _close(self) -> None:
         self._closed = True

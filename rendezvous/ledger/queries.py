@@ -21,7 +21,7 @@ from rendezvous.ledger.rows import demand_of
 from rendezvous.policy.eligibility import check_demand, decide
 from rendezvous.policy.pacing import Bucket
 from swarm.errors import LedgerUnavailable, MalformedInput
-from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId
+from swarm.model import Actor, Address, Cid, JobId, Refusal, Role, Status, TaskId
 from swarm.wire import EventView, JobView, Page, Requires, TaskView
 
 __all__ = ["KeyRow", "LedgerReader"]
@@ -157,16 +157,26 @@ class LedgerReader:
                 return
             after = found[-1].seq
 
-    def finished_before(self, before: float, *, now: float, limit: int) -> list[TaskView]:
-        """Tasks that ended before a ledger time, oldest first, and whose dedupe keys are free by now."""
+    def finished_before(self, before: float, *, now: float, after: int, limit: int) -> list[tuple[int, TaskView]]:
+        """Tasks that ended before a ledger time and whose dedupe keys are free by now, in order of submission.
+
+        Args:
+            before: ledger time, seconds.
+            now: ledger time, seconds.
+            after: the place (of an earlier call) to go on from; 0 is the beginning.
+            limit: the most tasks.
+
+        Returns:
+            Each task with its place.
+        """
         statement = (
             _task_views()
-            .where(t.tasks.c.finished_at.is_not(None), t.tasks.c.finished_at < before)
+            .where(t.tasks.c.seq > after, t.tasks.c.finished_at < before)
             .where(t.tasks.c.finished_at + t.task_bodies.c.dedupe_ttl_s < now)
-            .order_by(t.tasks.c.finished_at)
+            .order_by(t.tasks.c.seq)
             .limit(limit)
         )
-        return [_task_view(row, now=None) for row in self._rows(statement)]
+        return [(row.seq, _task_view(row, now=None)) for row in self._rows(statement)]
 
     # ── jobs and numbers ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -446,6 +456,7 @@ def _event_views() -> sa.Select[Any]:
 
 
 def _event_view(row: Any) -> EventView:
+    by_owner = row.actor == Actor.REQUESTER
     return EventView(
         id=row.id,
         task=row.task,
@@ -455,7 +466,7 @@ def _event_view(row: Any) -> EventView:
         at=row.at,
         move=row.move,
         source=row.source,
-        who=row.who if row.who is not None else row.address,
+        who=row.who or (row.owner if by_owner else row.address),
         fence=row.fence,
         reason=row.reason,
         detail=row.detail,

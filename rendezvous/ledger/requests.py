@@ -28,7 +28,7 @@ def cancel(unit: Unit, op: Cancel) -> tuple[Ended, ...]:
         unit.touch(row)
         row.lease_until = None
         row.wake_at = None
-        unit.move(row, Move.CANCEL, Status.CANCELLED, _actor(op.owner), who=op.who)
+        unit.move(row, Move.CANCEL, Status.CANCELLED, _actor(op.owner), who=_operator(op))
         # A funded task's refund intent joins this transaction here.
         return row.status
 
@@ -50,7 +50,7 @@ def replay(unit: Unit, lines: Lines, op: Replay) -> tuple[Ended, ...]:
         row.attempts, row.funding_generation = 0, row.funding_generation + 1
         row.lost = row.reason = row.detail = row.lease_until = row.wake_at = row.finished_at = None
         lines.pass_over(row, frozenset())
-        unit.move(row, Move.REPLAY, Status.PENDING, _actor(op.owner), who=op.who)
+        unit.move(row, Move.REPLAY, Status.PENDING, _actor(op.owner), who=_operator(op))
         return row.status
 
     return _each(unit, op, one, unit.statements.failed_of_job)
@@ -58,6 +58,11 @@ def replay(unit: Unit, lines: Lines, op: Replay) -> tuple[Ended, ...]:
 
 def _actor(owner: str | None) -> Actor:
     return Actor.OPERATOR if owner is None else Actor.REQUESTER
+
+
+def _operator(op: Cancel | Replay) -> str | None:
+    """Whose name the history keeps: the operator's; a requester's is the job's owner."""
+    return op.who if op.owner is None else None
 
 
 def _wrong_status(row: TaskRow, done_to: str) -> Refusal:

@@ -91,8 +91,8 @@ class TaskRow:
             self.accepted,
         )
 
-    def columns(self) -> tuple[Any, ...]:
-        """All columns, in the table's order."""
+    def first_columns(self) -> tuple[Any, ...]:
+        """What a new task's row is made of, in the order of ``statements.NEW_TASK``."""
         return (
             self.seq,
             self.id,
@@ -103,10 +103,9 @@ class TaskRow:
             self.max_run_s,
             self.created_at,
             self.expires_at,
-            *self.mutable(),
-            self.on_chain,
-            self.paid,
-            self.refunded,
+            self.lane,
+            self.wake_at,
+            self.last_event,
         )
 
     def losses(self) -> list[tuple[int, float]]:

@@ -7,7 +7,8 @@ the decision was made on, so that two roots, or a stale cache, can't both win.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -17,9 +18,9 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
-from swarm.model import Status
+from swarm.model import Actor, Move, Status
 
-__all__ = ["BATCH", "MUTABLE", "Statements"]
+__all__ = ["BATCH", "EVENT", "MUTABLE", "NEW_TASK", "EventKind", "Statements"]
 
 #: How many rows one sweep, or one chunk of a job's cancel or replay, handles: a few ten milliseconds of the writer.
 BATCH: Final = 1_000
@@ -50,8 +51,33 @@ MUTABLE: Final = (
 )
 
 
-def _literal(value: Status) -> sa.ColumnElement[str]:
-    """A status as SQL text, not as a parameter: partial indexes are chosen by literals."""
+#: The columns that differ from one new task to the next.
+NEW_TASK: Final = (
+    "seq",
+    "id",
+    "job",
+    "priority",
+    "reward_wei",
+    "max_attempts",
+    "max_run_s",
+    "created_at",
+    "expires_at",
+    "lane",
+    "wake_at",
+    "last_event",
+)
+
+#: The columns that differ from one event to the next; ``who``, ``reason`` and ``detail`` are mostly NULL.
+EVENT: Final = ("id", "seq", "n", "previous", "worker", "fence", "at")
+
+EventKind = tuple[Move, Status | None, Status, Actor]
+
+_ZERO: Final = sa.literal_column("0", type_=Integer)
+_ONE: Final = sa.literal_column("1", type_=Integer)
+
+
+def _literal(value: StrEnum) -> sa.ColumnElement[str]:
+    """A word of ours as SQL text, not as a parameter: partial indexes are chosen by literals."""
     return sa.literal_column(f"'{value.value}'", type_=String)
 
 
@@ -69,6 +95,7 @@ class Statements:
 
     def __init__(self, dialect: sa.Dialect) -> None:
         self._dialect: Final = dialect
+        self._shapes: Final[dict[Any, Compiled]] = {}
         self._insert: Final[Any] = sqlite_insert if dialect.name == "sqlite" else postgresql_insert
         self._tasks()
         self._clock()
@@ -113,26 +140,8 @@ class Statements:
             sa.select(t.task_bodies).select_from(seqs).join(t.task_bodies, t.task_bodies.c.seq == seq),
             "seqs",
         )
-        self.insert_task = self._plain_insert(tasks)
         self.insert_body = self._plain_insert(t.task_bodies)
-        self.insert_event = self._plain_insert(t.events)
         self.insert_manifest = self._plain_insert(t.manifests, ignore=True)
-        # a parameter may not be named like a column in SET (facts/ledger.md)
-        self.update_task = self._compile(
-            sa.update(tasks)
-            .where(
-                tasks.c.seq == bindparam("the_seq"),
-                tasks.c.status == bindparam("old_status"),
-                tasks.c.fence == bindparam("old_fence"),
-                tasks.c.last_event == bindparam("old_event"),
-            )
-            .values({name: bindparam(f"new_{name}") for name in MUTABLE}),
-            *(f"new_{name}" for name in MUTABLE),
-            "the_seq",
-            "old_status",
-            "old_fence",
-            "old_event",
-        )
         self.live_of_job = self._compile(
             sa.select(tasks)
             .where(
@@ -154,6 +163,54 @@ class Statements:
             "after",
         )
 
+    # A bound value costs 0.25 µs, a literal nothing (measured: an event of 14 bound columns 2.9 µs, of 7 bound ones
+    # and literals 1.1 µs). So what is the same for many rows of a group is written into the statement, and each such
+    # shape is compiled once. Only enum members and names of columns become text here.
+
+    def insert_task(self, status: Status) -> Compiled:
+        """Insert new tasks of one status; parameters: ``NEW_TASK``. The other columns have their first values."""
+        return self._shape(("task", status), lambda: self._new_task(status), NEW_TASK)
+
+    def _new_task(self, status: Status) -> Any:
+        first = {"status": _literal(status), "fence": _ZERO, "attempts": _ZERO, "funding_generation": _ONE}
+        return self._insert(t.tasks).values({**first, "events": _ONE, **{name: bindparam(name) for name in NEW_TASK}})
+
+    def insert_event(self, kind: EventKind, extra: Sequence[str]) -> Compiled:
+        """Append events of one kind; parameters: ``EVENT``, then the columns of ``extra``."""
+        names = (*EVENT, *extra)
+        return self._shape(("event", kind, extra), lambda: self._new_event(kind, names), names)
+
+    def _new_event(self, kind: EventKind, names: Sequence[str]) -> Any:
+        move, source, target, actor = kind
+        words = {"move": move, "target": target, "actor": actor, **({} if source is None else {"source": source})}
+        literals = {name: _literal(word) for name, word in words.items()}
+        return self._insert(t.events).values({**literals, **{name: bindparam(name) for name in names}})
+
+    def update_task(self, source: Status, columns: Sequence[str]) -> Compiled:
+        """Change columns of tasks; parameters: the new values, then seq, fence and last event as they were read."""
+        names = (*(f"new_{name}" for name in columns), "the_seq", "old_fence", "old_event")
+        return self._shape(("update", source, columns), lambda: self._changed_task(source, columns), names)
+
+    def _changed_task(self, source: Status, columns: Sequence[str]) -> Any:
+        tasks = t.tasks
+        return (
+            sa.update(tasks)
+            .where(
+                tasks.c.seq == bindparam("the_seq"),
+                _is(source),
+                tasks.c.fence == bindparam("old_fence"),
+                tasks.c.last_event == bindparam("old_event"),
+            )
+            # a parameter may not be named like a column in SET (facts/ledger.md)
+            .values({name: bindparam(f"new_{name}") for name in columns})
+        )
+
+    def _shape(self, key: Any, build: Callable[[], Any], names: Sequence[str]) -> Compiled:
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = self._compile(build(), *names)
+        return known
+
     # ── what the clock does ───────────────────────────────────────────────────────────────────────────────────────
 
     def _clock(self) -> None:
@@ -168,6 +225,7 @@ class Statements:
 
         waiting_or_pending = _in(Status.PENDING, Status.WAITING)
         self.ripe_waiting = ripe(_is(Status.WAITING), tasks.c.wake_at)
+        # by seq: the leases of one sweep are few, and an order by lease_until would want an index of its own
         self.ripe_leases = ripe(_is(Status.ACTIVE), tasks.c.lease_until)
         self.ripe_expiring = ripe(waiting_or_pending, tasks.c.expires_at)
         self.ripe_passed_over = ripe(tasks.c.passed_until.is_not(None), tasks.c.passed_until)

@@ -190,7 +190,7 @@ def _write(unit: Unit, lines: Lines, new: Sequence[_New]) -> None:
         for item in new
     ]
     lanes = lines.lanes(pairs)
-    rows: list[tuple[Any, ...]] = []
+    rows: dict[Status, list[tuple[Any, ...]]] = {Status.PENDING: [], Status.WAITING: []}
     bodies: list[tuple[Any, ...]] = []
     for item, pair in zip(new, pairs, strict=True):
         task = item.task
@@ -213,10 +213,12 @@ def _write(unit: Unit, lines: Lines, new: Sequence[_New]) -> None:
         else:
             unit.stale_heads.add(row.lane)
         unit.count(row.job, row.status, 1)
-        unit.record(row, Move.SUBMIT, None, Actor.REQUESTER, who=item.job.owner)
+        unit.record(row, Move.SUBMIT, None, Actor.REQUESTER)
         body = encode_body(task)
         unit.memory.keep(row, body)
-        rows.append(row.columns())
+        rows[row.status].append(row.first_columns())
         bodies.append((row.seq, body, item.digest, task.dedupe_ttl_s))
-    unit.connection.many(unit.statements.insert_task, rows)
+    for status, batch in rows.items():
+        if batch:
+            unit.connection.many(unit.statements.insert_task(status), batch)
     unit.connection.many(unit.statements.insert_body, bodies)

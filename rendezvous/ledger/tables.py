@@ -161,11 +161,10 @@ tasks = Table(
 _PENDING, _WAITING, _ACTIVE = Status.PENDING.value, Status.WAITING.value, Status.ACTIVE.value
 _partial("tasks_ready", tasks.c.lane, tasks.c.priority.desc(), tasks.c.seq, where=f"status = '{_PENDING}'")
 _partial("tasks_waiting", tasks.c.wake_at, where=f"status = '{_WAITING}'")
-_partial("tasks_leased", tasks.c.lease_until, where=f"status = '{_ACTIVE}'")
-_partial("tasks_held", tasks.c.worker, where=f"status = '{_ACTIVE}'")
+# Serves a worker's leases, and the clock, which reads it whole: what is active is as much as there are slots.
+_partial("tasks_held", tasks.c.worker, tasks.c.lease_until, where=f"status = '{_ACTIVE}'")
 _partial("tasks_expiring", tasks.c.expires_at, where=f"status IN ('{_PENDING}', '{_WAITING}')")
 _partial("tasks_passed_over", tasks.c.passed_until, where="passed_until IS NOT NULL")
-_partial("tasks_finished", tasks.c.finished_at, where="finished_at IS NOT NULL")
 Index("tasks_of_job", tasks.c.job, tasks.c.seq)
 
 #: What only the worker, the owner and a replay read: kept aside, so that a transition rewrites a short row.
@@ -199,7 +198,7 @@ events = Table(
     Column("source", String),
     Column("target", String, nullable=False),
     Column("actor", String, nullable=False),
-    #: Requester or operator; the assignee is ``worker``.
+    #: The operator; the assignee is ``worker``, the requester the job's owner.
     Column("who", String),
     Column("worker", _Number),
     Column("fence", _Number),

@@ -13,16 +13,17 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar
+from itertools import compress
+from operator import ne
+from typing import Any, Final
 
-import attrs
 import orjson
 
 from rendezvous.ledger.engine import Compiled, StatementFailed, WriterConnection
 from rendezvous.ledger.ops import LedgerEvent, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
-from rendezvous.ledger.statements import Statements
+from rendezvous.ledger.statements import MUTABLE, EventKind, Statements
 from rendezvous.policy import leases
 from rendezvous.policy.eligibility import Demand, check_demand
 from swarm.errors import SwarmError
@@ -37,7 +38,11 @@ LANES_KEPT: Final = 100_000
 #: A worker is live while its last turn is at most three heartbeats of 10 s old.
 LIVE_S: Final = 30.0
 
-K = TypeVar("K")
+_STATUS: Final = MUTABLE.index("status")
+_FENCE: Final = MUTABLE.index("fence")
+_LAST_EVENT: Final = MUTABLE.index("last_event")
+#: The columns of an event that are mostly NULL.
+_EXTRA: Final = ("who", "reason", "detail")
 
 
 class IllegalMove(SwarmError):
@@ -116,15 +121,6 @@ class Fleet:
         )
 
 
-@attrs.frozen
-class _Before:
-    """What a row was read as; the guard of its update."""
-
-    status: Status
-    fence: int
-    event: int
-
-
 class Unit:
     """One transaction."""
 
@@ -150,8 +146,10 @@ class Unit:
         #: Lanes whose first ready task may be another one now.
         self.stale_heads: Final[set[int]] = set()
         self.manifests: Final[list[tuple[str, bytes]]] = []
-        self._dirty: dict[int, tuple[TaskRow, _Before]] = {}
-        self._event_rows: list[tuple[Any, ...]] = []
+        #: Changed rows, with their columns as they were read.
+        self._dirty: dict[int, tuple[TaskRow, tuple[Any, ...]]] = {}
+        #: Events by what they have in common.
+        self._event_rows: Final[dict[tuple[EventKind, tuple[str, ...]], list[tuple[Any, ...]]]] = {}
         self._counted: Final[defaultdict[tuple[int, Status], int]] = defaultdict(int)
         self._numbered: Final[defaultdict[str, int]] = defaultdict(int)
         self._sampled: Final[defaultdict[tuple[str, int], int]] = defaultdict(int)
@@ -331,7 +329,7 @@ class Unit:
     def touch(self, row: TaskRow) -> None:
         """Say that a row is about to change."""
         if row.seq not in self._dirty:
-            self._dirty[row.seq] = (row, _Before(row.status, row.fence, row.last_event))
+            self._dirty[row.seq] = (row, row.mutable())
 
     def move(
         self,
@@ -395,30 +393,25 @@ class Unit:
         held = source is Status.ACTIVE or status is Status.ACTIVE
         worker = row.worker if held else None
         fence = row.fence if held else None
-        self._event_rows.append(
-            (
-                event,
-                row.seq,
-                row.events,
-                previous,
-                move._value_,
-                None if source is None else source._value_,
-                status._value_,
-                by._value_,
-                who,
-                worker,
-                fence,
-                reason,
-                detail,
-                self.now,
-            )
-        )
+        values: tuple[Any, ...] = (event, row.seq, row.events, previous, worker, fence, self.now)
+        extra: tuple[str, ...] = ()
+        if who is not None or reason is not None or detail is not None:
+            extra = _EXTRA
+            values = (*values, who, reason, detail)
+        shape = ((move, source, status, by), extra)
+        rows = self._event_rows.get(shape)
+        if rows is None:
+            rows = self._event_rows[shape] = []
+        rows.append(values)
         job = memory.jobs[row.job]
         lane = memory.lanes[row.lane]
         demand = memory.demands[lane.demand]
         ref = None if worker is None else memory.workers[worker].ref
-        if who is None and ref is not None and (by is Actor.ASSIGNEE or by is Actor.WORKER):
-            who = ref.address
+        if who is None:
+            if by is Actor.REQUESTER:
+                who = job.owner
+            elif ref is not None and (by is Actor.ASSIGNEE or by is Actor.WORKER):
+                who = ref.address
         self.events.append(
             LedgerEvent(
                 id=event,
@@ -455,13 +448,7 @@ class Unit:
         """
         dirty, self._dirty = self._dirty, {}
         if dirty:
-            batch = [
-                (*row.mutable(), seq, before.status._value_, before.fence, before.event)
-                for seq, (row, before) in sorted(dirty.items())
-            ]
-            written = self.connection.many(self.statements.update_task, batch)
-            if written != len(batch):
-                raise StatementFailed(f"{len(batch) - written} tasks were moved by another writer meanwhile")
+            self._write_rows(dirty)
             for row, _ in dirty.values():
                 if row.status in TERMINAL:
                     self.memory.drop(row)
@@ -469,12 +456,27 @@ class Unit:
             self.connection.run(self.statements.update_heads, as_json(sorted(self.stale_heads)))
             self.stale_heads.clear()
 
+    def _write_rows(self, dirty: dict[int, tuple[TaskRow, tuple[Any, ...]]]) -> None:
+        """Write what changed of each row; rows that changed alike share a statement."""
+        shapes: dict[tuple[str, tuple[str, ...]], list[tuple[Any, ...]]] = {}
+        for seq, (row, before) in sorted(dirty.items()):
+            after = row.mutable()
+            changed = tuple(map(ne, before, after))
+            columns = tuple(compress(MUTABLE, changed))
+            if columns:
+                values = (*compress(after, changed), seq, before[_FENCE], before[_LAST_EVENT])
+                shapes.setdefault((before[_STATUS], columns), []).append(values)
+        for (source, columns), batch in shapes.items():
+            written = self.connection.many(self.statements.update_task(Status(source), columns), batch)
+            if written != len(batch):
+                raise StatementFailed(f"{len(batch) - written} tasks were moved by another writer meanwhile")
+
     def finish(self) -> None:
         """Write everything that is left: rows, history, manifests and kept numbers. Commit comes next."""
         self.flush()
         connection, statements = self.connection, self.statements
-        if self._event_rows:
-            connection.many(statements.insert_event, self._event_rows)
+        for (kind, extra), rows in self._event_rows.items():
+            connection.many(statements.insert_event(kind, extra), rows)
         if self.manifests:
             connection.many(statements.insert_manifest, self.manifests)
         changed = [(job, status._value_, by) for (job, status), by in self._counted.items() if by]

@@ -323,7 +323,9 @@ class Scene:
 
     def start(self, name: str, argv: Sequence[str], **how: Any) -> Running:
         """Start a process under a name; its log is kept below the scene's directory."""
-        process = Running(name, argv, log=self.directory / f"{name}.log", **how)
+        # A root writes the profile of whoever starts it; that is the scene's, never the tester's own.
+        env = {"SWARM_PROFILE": str(self.directory / "profile.json"), **(how.pop("env", None) or {})}
+        process = Running(name, argv, log=self.directory / f"{name}.log", env=env, **how)
         self.running.append(process)
         return process
 
@@ -378,7 +380,7 @@ class Root:
                 *command("swarm-root"),
                 "run",
                 *("--data", str(self.data)),
-                *("--listen", f"{self.host}:{self.port}"),
+                *("--bind", f"{self.host}:{self.port}"),
                 *("--ready-file", str(self._ready_file)),
                 *self.options,
                 *options,

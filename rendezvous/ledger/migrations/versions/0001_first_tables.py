@@ -224,25 +224,9 @@ def upgrade() -> None:
         postgresql_where=sa.text("status IN ('pending', 'waiting')"),
     )
     op.create_index(
-        "tasks_finished",
-        "tasks",
-        ["finished_at"],
-        unique=False,
-        sqlite_where=sa.text("finished_at IS NOT NULL"),
-        postgresql_where=sa.text("finished_at IS NOT NULL"),
-    )
-    op.create_index(
         "tasks_held",
         "tasks",
-        ["worker"],
-        unique=False,
-        sqlite_where=sa.text("status = 'active'"),
-        postgresql_where=sa.text("status = 'active'"),
-    )
-    op.create_index(
-        "tasks_leased",
-        "tasks",
-        ["lease_until"],
+        ["worker", "lease_until"],
         unique=False,
         sqlite_where=sa.text("status = 'active'"),
         postgresql_where=sa.text("status = 'active'"),
