@@ -10,11 +10,12 @@ import random
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+import attrs
 import msgspec
 import structlog
 import trio
@@ -23,25 +24,25 @@ import swarm
 from swarm.blocks import BlockStore
 from swarm.door_client import DoorClient, open_door, trust_certificates
 from swarm.errors import ConfigurationError
-from swarm.executors.base import Executor
-from swarm.executors.registry import load_executors
+from swarm.executors.base import Capture, Executor
+from swarm.executors.registry import Executors, load_executors
 from swarm.identity import Identity
 from swarm.signing import JoinLink
-from swarm.wire import Announcement, Grant, Hello, Stats
+from swarm.wire import Announcement, CancelPush, Grant, Hello, Nudge, PausePush, Settings, Stats
 from swarm.worker.dispatch import Counters, Dispatch
 from swarm.worker.effects import Effect
 from swarm.worker.execute import execute
 from swarm.worker.ipfs_address import ipfs_address
 from swarm.worker.join import Part, peer_config
-from swarm.worker.journal import open_journal
+from swarm.worker.journal import Journal, open_journal
 from swarm.worker.leases import Executions, boottime
 from swarm.worker.leave import leave
 from swarm.worker.results import Result
 from swarm.worker.settings import WorkerSettings
 from swarm.worker.storage import Storage
-from swarm.worker.talk import take_pushes, talk, watch
+from swarm.worker.talk import SaysTurns, take_pushes, talk, watch
 from swarm.worker.tell import start_lines, tell_idle
-from swarm.worker.tools import fetcher_for, tools_for
+from swarm.worker.tools import fetcher_for, learn_rules, tools_for
 from swarm.worker.turns import Turns
 from swarm.worker.upload import PutBlocks, Uploads, owed_roots, upload
 from swarm.worker.wake import Wake
@@ -66,6 +67,40 @@ JOURNAL_FILE: Final = "journal.db"
 BLOCKS_DIRECTORY: Final = "blocks"
 
 
+class Door(SaysTurns, Protocol):
+    """The door, as far as a worker needs it; ``swarm.door_client.DoorClient`` is one."""
+
+    url: str
+    settings: Settings
+    pushes: trio.MemoryReceiveChannel[Nudge | CancelPush | PausePush]
+
+    @property
+    def connected(self) -> bool:
+        """Whether turns can be said now."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class Means:
+    """What a worker works with; opened by ``run``, or by a test.
+
+    Args:
+        fetch: gets one page under the guard.
+        learn: told the rules of robots.txt that came with a grant.
+        open_uploader: makes an uploader to the IPFS address.
+    """
+
+    identity: Identity
+    door: Door
+    journal: Journal
+    blocks: BlockStore
+    executors: Executors
+    fetch: Callable[[str], Awaitable[Capture]]
+    learn: Callable[[Grant], None]
+    open_uploader: Callable[[], PutBlocks]
+    rng: random.Random
+
+
 async def run(
     settings: WorkerSettings,
     link: JoinLink,
@@ -75,9 +110,8 @@ async def run(
     executors: Mapping[str, Executor] | None = None,
     say: Callable[[str], None] = lambda _: None,
     started: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = boottime,
 ) -> None:
-    """Work until told to stop.
+    """Join a swarm and work until told to stop.
 
     Args:
         settings: the owner's.
@@ -87,7 +121,6 @@ async def run(
         executors: ready-made ones, which win over the installed.
         say: told what the owner should read, line by line.
         started: told when it works, so that from now on a stop drains.
-        clock: what leases run on, seconds.
 
     Raises:
         DoorUnreachable: no door answers at the first start.
@@ -96,16 +129,9 @@ async def run(
         ConfigurationError: a setting can't be used.
     """
     kinds = load_executors(executors)
-    hello = Hello(
-        version=swarm.__version__,
-        kinds=kinds.kinds(),
-        slots=settings.slots,
-        labels=settings.labels,
-        region=settings.region,
-        peer_id=identity.peer_id,
-    )
     rng = random.Random()  # noqa: S311 -- spreads waits, no secrets
     tls = _certificates(settings.ca_file)
+    hello = hello_of(settings, identity, kinds)
     blocks = BlockStore(identity.directory / BLOCKS_DIRECTORY, max_bytes=settings.max_disk_bytes)
     async with (
         open_journal(identity.directory / JOURNAL_FILE, clock=time.time) as journal,
@@ -114,83 +140,118 @@ async def run(
         ) as door,
         fetcher_for(settings, identity, door) as fetcher,
     ):
-        storage = Storage(blocks, owed=lambda: owed_roots(journal))
-        counters = Counters(clock)
-        wake = Wake()
-        part = Part()
-        turns = Turns(
-            boot=uuid.uuid4().hex,
-            hello=hello,
-            instance=identity.instance,
-            now=clock(),
-            want_limit=None if settings.want else 0,
-        )
-        for line in start_lines(settings, identity, door):
+        for line in start_lines(settings, identity, door.settings, door.url):
             say(line)
-        log.info("worker_started", worker=identity.address, instance=identity.instance, slots=settings.slots)
+        means = Means(
+            identity=identity,
+            door=door,
+            journal=journal,
+            blocks=blocks,
+            executors=kinds,
+            fetch=fetcher.get,
+            learn=partial(learn_rules, fetcher),
+            open_uploader=lambda: _uploader(door),
+            rng=rng,
+        )
+        await work(settings, means, stops=stops, say=say, started=started)
 
-        send_grant, grants = trio.open_memory_channel[Grant](GRANTS_PER_SLOT * settings.slots)
-        send_result, results = trio.open_memory_channel[Result](settings.slots)
-        async with trio.open_nursery() as disk, trio.open_nursery() as nursery:
-            executions = Executions()
-            dispatch = Dispatch(turns, executions, journal, send_grant, counters, wake=wake, clock=clock, nursery=disk)
-            uploads = dispatch.uploads = Uploads(
-                journal,
-                storage,
-                dispatch.hooks(),
-                open_uploader=lambda: _uploader(door),
-                max_owed_bytes=int(settings.max_disk_bytes * OWED_SHARE),
-                rng=rng,
-            )
-            uploads.recover()
 
-            def heard(announcement: Announcement) -> None:
-                turns.hear(announcement, clock())
-                wake.poke()
+def hello_of(settings: WorkerSettings, identity: Identity, executors: Executors) -> Hello:
+    """What this worker is."""
+    return Hello(
+        version=swarm.__version__,
+        kinds=executors.kinds(),
+        slots=settings.slots,
+        labels=settings.labels,
+        region=settings.region,
+        peer_id=identity.peer_id,
+    )
 
-            def opened(peer: Peer) -> None:
-                turns.hello = msgspec.structs.replace(hello, addrs=peer.addrs[:MAX_ADDRS])
-                turns.reconnected()
-                wake.poke()
 
-            def stats() -> Stats:
-                return counters.stats(peers=part.peers, blocks_bytes=storage.total_bytes)
+async def work(
+    settings: WorkerSettings,
+    means: Means,
+    *,
+    stops: trio.MemoryReceiveChannel[None],
+    say: Callable[[str], None] = lambda _: None,
+    started: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = boottime,
+) -> None:
+    """Work with what was opened, until told to stop; arguments as in ``run``, ``clock`` is what leases run on."""
+    identity, door, journal = means.identity, means.door, means.journal
+    storage = Storage(means.blocks, owed=lambda: owed_roots(journal))
+    counters, wake, part, executions = Counters(clock), Wake(), Part(), Executions()
+    hello = hello_of(settings, identity, means.executors)
+    turns = Turns(
+        boot=uuid.uuid4().hex,
+        hello=hello,
+        instance=identity.instance,
+        now=clock(),
+        want_limit=None if settings.want else 0,
+    )
+    log.info("worker_started", worker=identity.address, instance=identity.instance, slots=settings.slots)
 
-            def apply(effects: Iterable[Effect]) -> None:
-                part.believe(turns.roots)
-                dispatch.apply(effects)
+    send_grant, grants = trio.open_memory_channel[Grant](GRANTS_PER_SLOT * settings.slots)
+    send_result, results = trio.open_memory_channel[Result](settings.slots)
+    async with trio.open_nursery() as disk, trio.open_nursery() as nursery:
+        dispatch = Dispatch(turns, executions, journal, send_grant, counters, wake=wake, clock=clock, nursery=disk)
+        uploads = dispatch.uploads = Uploads(
+            journal,
+            storage,
+            dispatch.hooks(),
+            open_uploader=means.open_uploader,
+            max_owed_bytes=int(settings.max_disk_bytes * OWED_SHARE),
+            rng=means.rng,
+        )
+        uploads.recover()
 
-            async def take_part() -> None:
-                config = await peer_config(settings, identity, door.settings, door_url=door.url)
-                if config is not None:
-                    await part.take(config, storage, heard=heard, opened=opened)
+        def heard(announcement: Announcement) -> None:
+            turns.hear(announcement, clock())
+            wake.poke()
 
-            slot = partial(
-                execute,
-                executors=kinds,
-                tools=tools_for(fetcher, storage, counters, identity),
-                versions={"swarm": swarm.__version__},
-                executions=executions,
-                begin=turns.started,
-                clock=clock,
-            )
-            for _ in range(settings.slots):
-                nursery.start_soon(slot, grants.clone(), send_result.clone())
-            for _ in range(min(UPLOADERS, settings.slots)):
-                nursery.start_soon(upload, results.clone(), uploads)
-            nursery.start_soon(uploads.retry)
-            nursery.start_soon(partial(take_pushes, door.pushes, turns, apply, wake=wake))
-            nursery.start_soon(partial(talk, turns, door, apply, wake=wake, clock=clock, stats=stats))
-            nursery.start_soon(partial(watch, turns, apply, wake=wake, clock=clock))
-            nursery.start_soon(partial(tell_idle, turns, door, clock=clock))
-            if settings.p2p:
-                nursery.start_soon(take_part)
+        def opened(peer: Peer) -> None:
+            turns.hello = msgspec.structs.replace(hello, addrs=peer.addrs[:MAX_ADDRS])
+            turns.reconnected()
+            wake.poke()
 
-            started()
-            await leave(stops, turns, apply, wake=wake, clock=clock, grace_s=settings.grace_s, say=say)
-            part.leave()
-            nursery.cancel_scope.cancel()
-            disk.cancel_scope.deadline = trio.current_time() + LAST_WRITES_S
+        def stats() -> Stats:
+            return counters.stats(peers=part.peers, blocks_bytes=storage.total_bytes)
+
+        def apply(effects: Iterable[Effect]) -> None:
+            part.believe(turns.roots)
+            dispatch.apply(effects)
+
+        async def take_part() -> None:
+            config = await peer_config(settings, identity, door.settings, door_url=door.url)
+            if config is not None:
+                await part.take(config, storage, heard=heard, opened=opened)
+
+        slot = partial(
+            execute,
+            executors=means.executors,
+            tools=tools_for(means.fetch, means.learn, storage, counters, worker=identity.address),
+            versions={"swarm": swarm.__version__},
+            executions=executions,
+            begin=turns.started,
+            clock=clock,
+        )
+        for _ in range(settings.slots):
+            nursery.start_soon(slot, grants.clone(), send_result.clone())
+        for _ in range(min(UPLOADERS, settings.slots)):
+            nursery.start_soon(upload, results.clone(), uploads)
+        nursery.start_soon(uploads.retry)
+        nursery.start_soon(partial(take_pushes, door.pushes, turns, apply, wake=wake))
+        nursery.start_soon(partial(talk, turns, door, apply, wake=wake, clock=clock, stats=stats))
+        nursery.start_soon(partial(watch, turns, apply, wake=wake, clock=clock))
+        nursery.start_soon(partial(tell_idle, turns, lambda: door.connected, clock=clock))
+        if settings.p2p:
+            nursery.start_soon(take_part)
+
+        started()
+        await leave(stops, turns, apply, wake=wake, clock=clock, grace_s=settings.grace_s, say=say)
+        part.leave()
+        nursery.cancel_scope.cancel()
+        disk.cancel_scope.deadline = trio.current_time() + LAST_WRITES_S
 
 
 def _certificates(ca_file: Path | None) -> ssl.SSLContext:

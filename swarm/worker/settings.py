@@ -11,7 +11,7 @@ from swarm.settings import bytes_size, choice, count, directory, duration_s, set
 
 #: Variables of the root begin with this; they may stand in the same environment.
 ROOT_PREFIX: Final = "SWARM_ROOT_"
-DEFAULT_DATA: Final = Path("~/.local/share/task-swarm/worker").expanduser()
+DEFAULT_DATA: Final = Path("~/.local/share/task-swarm/worker")  # expanded when it is used
 MAX_SLOTS: Final = 256
 
 

@@ -39,7 +39,7 @@ def start(
             f"--payout: {settings.payout} isn't an Ethereum address with its checksum",
             hint="copy it from your wallet, with upper and lower case as it is there",
         )
-    with open_identity(settings.data) as identity:
+    with open_identity(settings.data.expanduser()) as identity:
         trio.run(_run, settings, joined, identity, say, executors)
 
 

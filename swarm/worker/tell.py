@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 import trio
 
-from swarm.door_client import DoorClient
 from swarm.identity import Identity
+from swarm.wire import Settings
 from swarm.worker.settings import WorkerSettings
 from swarm.worker.turns import Turns
 
@@ -19,14 +19,13 @@ log = structlog.get_logger()
 IDLE_EVERY_S: Final = 60.0
 
 
-def start_lines(settings: WorkerSettings, identity: Identity, door: DoorClient) -> Iterator[str]:
+def start_lines(settings: WorkerSettings, identity: Identity, swarm: Settings, url: str) -> Iterator[str]:
     """Slots, caps, inbound, directories, payout, and how to stop."""
-    swarm = door.settings.swarm
-    yield f"Joined {swarm.name} at {door.url} as {identity.address}."
+    yield f"Joined {swarm.swarm.name} at {url} as {identity.address}."
     yield f"  slots      {settings.slots}"
     yield f"  disk       at most {_size(settings.max_disk_bytes)}, in {identity.directory}"
     yield f"  bandwidth  no cap; a page takes at most {_size(settings.max_body_bytes)}"
-    if settings.p2p and door.settings.peer is not None:
+    if settings.p2p and swarm.peer is not None:
         where = ", ".join(settings.listen) if settings.listen else "a free port"
         others = f" and to {', '.join(settings.serve_to)}" if settings.serve_to else ""
         yield f"  inbound    peers may connect to {where}; results are served to the swarm's own{others}"
@@ -46,12 +45,12 @@ def _size(size_bytes: int) -> str:
     return f"{value:g} TB"
 
 
-async def tell_idle(turns: Turns, door: DoorClient, *, clock: Callable[[], float]) -> None:
+async def tell_idle(turns: Turns, connected: Callable[[], bool], *, clock: Callable[[], float]) -> None:
     """A line a minute while nothing runs, with the reason; runs until it is cancelled."""
     while True:
         await trio.sleep(IDLE_EVERY_S)
         if not turns.working:
-            log.info("idle", reason=why_idle(turns, connected=door.connected, now=clock()))
+            log.info("idle", reason=why_idle(turns, connected=connected(), now=clock()))
 
 
 def why_idle(turns: Turns, *, connected: bool, now: float) -> str:

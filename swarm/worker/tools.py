@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final
 
 from swarm.door_client import DoorClient
 from swarm.executors.base import Capture, TaskFailed, Tools
 from swarm.identity import Identity
+from swarm.model import Address
 from swarm.web.fetcher import Fetcher, FetchSettings, open_fetcher
 from swarm.wire import Grant
 from swarm.worker.dispatch import Counters
@@ -33,23 +35,34 @@ def fetcher_for(settings: WorkerSettings, identity: Identity, door: DoorClient) 
     return open_fetcher(limits, robots=door.robots, worker=identity.address)
 
 
-def tools_for(fetcher: Fetcher, storage: Storage, counters: Counters, identity: Identity) -> Callable[[Grant], Tools]:
+def learn_rules(fetcher: Fetcher, grant: Grant) -> None:
+    """Take the rules of robots.txt that came with a grant, so that the door needn't be asked."""
+    if grant.robots is not None:
+        fetcher.learn(grant.task.urls[0], grant.robots, fresh_s=GRANTED_RULES_FRESH_S)
+
+
+def tools_for(
+    get: Callable[[str], Awaitable[Capture]],
+    learn: Callable[[Grant], None],
+    storage: Storage,
+    counters: Counters,
+    *,
+    worker: Address,
+) -> Callable[[Grant], Tools]:
     """Makes the tools of each grant."""
 
+    async def fetch(url: str) -> Capture:
+        counters.requests_sent += 1
+        try:
+            capture = await get(url)
+        except TaskFailed:
+            counters.requests_failed += 1
+            raise
+        counters.bytes_downloaded += len(capture.body)
+        return capture
+
     def make(grant: Grant) -> Tools:
-        if grant.robots is not None:
-            fetcher.learn(grant.task.urls[0], grant.robots, fresh_s=GRANTED_RULES_FRESH_S)
-
-        async def fetch(url: str) -> Capture:
-            counters.requests_sent += 1
-            try:
-                capture = await fetcher.get(url)
-            except TaskFailed:
-                counters.requests_failed += 1
-                raise
-            counters.bytes_downloaded += len(capture.body)
-            return capture
-
-        return Tools(fetch=fetch, store=lambda data: storage.store(grant.fence, data), worker=identity.address)
+        learn(grant)
+        return Tools(fetch=fetch, store=partial(storage.store, grant.fence), worker=worker)
 
     return make
