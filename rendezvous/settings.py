@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import attrs
@@ -155,7 +155,7 @@ class RootSettings:
     @property
     def effective_admission(self) -> Admission:
         """Who may enrol."""
-        return self.admission or cast(Admission, "open" if self.bind.is_loopback else "invite")
+        return self.admission or ("open" if self.bind.is_loopback else "invite")
 
     @property
     def url(self) -> str:

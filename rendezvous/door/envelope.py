@@ -15,11 +15,12 @@ from aiohttp import web
 
 from rendezvous.ledger.ops import Ended
 from swarm.errors import (
-    ConfigurationError,
+    ClosedError,
     ContentMismatch,
     IpfsUnreachable,
     LedgerUnavailable,
     MalformedInput,
+    StoreFull,
     SwarmError,
 )
 from swarm.model import Refusal, RefusalCode
@@ -32,6 +33,8 @@ GZIP_FROM_BYTES: Final = 1_400
 JSON: Final = "application/json"
 #: Said when what the root leans on is down and nothing better is known, seconds.
 RETRY_AFTER_OUTAGE_S: Final = 2.0
+#: A full store needs the operator, or the next collection.
+RETRY_WHEN_FULL_S: Final = 30.0
 
 _C: Final = RefusalCode
 STATUS_OF: Final[Mapping[RefusalCode, int]] = {
@@ -138,6 +141,8 @@ def refusal_of(fault: SwarmError) -> Refusal | None:
         )
     if isinstance(fault, (MalformedInput, ContentMismatch)):
         return Refusal(RefusalCode.BAD_REQUEST, str(fault))
-    if isinstance(fault, ConfigurationError):
-        return None
+    if isinstance(fault, StoreFull):
+        return Refusal(RefusalCode.STORE_FULL, "the root's store is full; keep the result", RETRY_WHEN_FULL_S)
+    if isinstance(fault, ClosedError):
+        return Refusal(RefusalCode.SHUTTING_DOWN, "the root is stopping; come back in a moment", RETRY_AFTER_OUTAGE_S)
     return None

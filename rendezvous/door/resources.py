@@ -11,7 +11,8 @@ from rendezvous.door.auth import Keys
 from rendezvous.door.limits import Network, RateLimiter
 from rendezvous.door.metrics import Metrics
 from rendezvous.fleet import Fleet
-from swarm.model import Cid, Refusal
+from rendezvous.store import RootStore
+from swarm.model import Refusal
 from swarm.wire import RobotsAnswer
 
 if TYPE_CHECKING:
@@ -21,20 +22,7 @@ if TYPE_CHECKING:
     from rendezvous.door.turns import Turns
     from rendezvous.ledger.ledger import Ledger
 
-__all__ = ["Door", "Robots", "Store"]
-
-
-class Store(Protocol):
-    """The blocks that the root keeps; ``rendezvous.store`` has two."""
-
-    async def get(self, cid: Cid) -> bytes | None:
-        """One block."""
-
-    async def read(self, cid: Cid, max_bytes: int) -> bytes | None:
-        """A content by its root block; None where a block is missing."""
-
-    async def missing(self, cid: Cid) -> list[Cid]:
-        """The blocks of a content that aren't here."""
+__all__ = ["Door", "Robots"]
 
 
 class Robots(Protocol):
@@ -56,7 +44,7 @@ class Door:
     """
 
     ledger: Ledger
-    store: Store
+    store: RootStore
     robots: Robots
     fleet: Fleet
     keys: Keys

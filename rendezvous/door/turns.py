@@ -14,7 +14,6 @@ import attrs
 
 from rendezvous.door.envelope import error_body, outcome_of, refusal_of
 from rendezvous.door.metrics import Metrics
-from rendezvous.door.resources import Store
 from rendezvous.door.verify import verify_done
 from rendezvous.fleet import Fleet, Worker
 from rendezvous.ledger.ops import (
@@ -28,6 +27,7 @@ from rendezvous.ledger.ops import (
     TurnResult,
     WorkerRef,
 )
+from rendezvous.store import RootStore
 from swarm.errors import SwarmError
 from swarm.model import Address, Refusal, RefusalCode, TaskId
 from swarm.wire import Done, Grant, Outcome, Renewed, Turn, TurnAnswer
@@ -60,7 +60,7 @@ class Turns:
         self,
         *,
         ledger: Ledger,
-        store: Store,
+        store: RootStore,
         fleet: Fleet,
         metrics: Metrics,
         roots: tuple[str, ...],

@@ -6,8 +6,8 @@ Whether the lease still holds is the ledger's question, not this one's.
 
 from __future__ import annotations
 
-from rendezvous.door.resources import Store
 from rendezvous.ledger.ops import DoneItem, WorkerRef
+from rendezvous.store import RootStore
 from swarm.content.cid import verify_block
 from swarm.content.manifest import decode_manifest
 from swarm.errors import ContentMismatch, MalformedInput
@@ -20,7 +20,7 @@ __all__ = ["verify_done"]
 SHOWN_MISSING = 10
 
 
-async def verify_done(done: Done, *, worker: WorkerRef, store: Store) -> DoneItem | Refusal:
+async def verify_done(done: Done, *, worker: WorkerRef, store: RootStore) -> DoneItem | Refusal:
     """Check one reported result.
 
     Raises:

@@ -1,0 +1,320 @@
+"""``swarm-root``: make a root, run it, invite workers, give and revoke keys, collect what nobody names.
+
+Slow modules are imported by the command that needs them, so that ``--help`` is quick. What goes wrong is one line of
+what and one of what to do; the traceback is in the debug log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rendezvous.settings import RootSettings
+from swarm.errors import ConfigurationError, DirectoryLocked, SwarmError, UnreachableError
+from swarm.settings import ENVIRONMENT_PREFIX, Declared, declared, duration_s, load, nearest
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from rendezvous.directory import RootDirectory
+    from rendezvous.ledger.ops import Op
+
+__all__ = ["cli", "main"]
+
+VARIABLES: Final = f"{ENVIRONMENT_PREFIX}ROOT_"
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_LOCKED: Final = 6
+EXIT_FAULT: Final = 1
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line and say what went wrong.
+
+    Returns:
+        The exit code: 0 done, 2 usage or configuration, 3 the ledger can't be reached, 6 directory locked.
+    """
+    try:
+        code = cli.main(args=arguments, prog_name="swarm-root", standalone_mode=False)
+    except click.Abort:
+        return 130
+    except click.ClickException as fault:
+        message = fault.format_message()
+        if isinstance(fault, click.NoSuchOption):
+            known = [option for one in declared(RootSettings) for option in (f"--{one.option}",)]
+            close = nearest(fault.option_name, known)
+            message = f"there is no option {fault.option_name}" + (f"; did you mean {close}?" if close else "")
+        context = getattr(fault, "ctx", None)
+        _complain(message, f"{context.command_path if context else 'swarm-root'} --help lists what there is")
+        return EXIT_USAGE
+    except SwarmError as fault:
+        _complain(str(fault), fault.hint)
+        if isinstance(fault, DirectoryLocked):
+            return EXIT_LOCKED
+        if isinstance(fault, UnreachableError):
+            return EXIT_UNREACHABLE
+        return EXIT_USAGE if isinstance(fault, ConfigurationError) else EXIT_FAULT
+    return code if isinstance(code, int) else 0
+
+
+def _complain(what: str, hint: str | None) -> None:
+    click.echo(f"error: {what}", err=True)
+    for line in (hint or "").splitlines():
+        click.echo(f"       {line}", err=True)
+
+
+def _options(*only: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of a section's settings, from their one declaration."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for one in reversed(declared(RootSettings, prefix=VARIABLES)):
+            if not only or one.field in only:
+                function = click.option(
+                    f"--{one.option}",
+                    one.field,
+                    multiple=one.many,
+                    metavar="|".join(one.choices) if one.choices else (one.unit or "TEXT").upper(),
+                    help=_help(one),
+                    hidden=one.hidden,
+                )(function)
+        return function
+
+    return decorate
+
+
+def _help(one: Declared) -> str:
+    default = one.default
+    shown = {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default
+    if hasattr(default, "url"):
+        shown = f"{default.host}:{default.port}"
+    told = "" if shown in (None, ()) else f"; default {shown}"
+    return f"{one.help} [{one.variable}{told}]"
+
+
+def _settings(given: Mapping[str, Any]) -> RootSettings:
+    return load(RootSettings, given, os.environ, prefix=VARIABLES)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Begin with: swarm-root run")
+@click.version_option(package_name="task-swarm", message="%(version)s")
+def cli() -> None:
+    """Run the root of a task swarm: the door and the ledger."""
+
+
+@cli.command()
+@_options("data", "name")
+def init(**given: Any) -> None:
+    """Make a data directory with a new swarm's key. `run` does it too."""
+    from rendezvous.directory import open_directory
+
+    settings = _settings(given)
+    with open_directory(settings.data, name=settings.name) as directory:
+        from swarm.signing import peer_id_from_seed
+
+        click.echo(f"{directory.path} holds the swarm {directory.swarm.name}, key {peer_id_from_seed(directory.seed)}")
+        click.echo("keep a copy of swarm.key: who loses it loses the swarm")
+
+
+@cli.command(name="run")
+@_options()
+def run_root(**given: Any) -> None:
+    """Run the root until it is told to stop (SIGINT or SIGTERM)."""
+    from swarm.logs import configure
+
+    settings = _settings(given)
+    configure(level=settings.log_level)
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: RootSettings) -> None:
+    from rendezvous.root import Ready, serve
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    def ready(where: Ready) -> None:
+        profile = _write_profile(where, os.environ)
+        click.echo(f"the door is at {where.door}; the operator's key is in {where.operator_key_file}")
+        click.echo(f"workers join with: swarm-worker '{where.join_link}'")
+        if profile is not None:
+            click.echo(f"swarm submit on this machine uses it: {profile} was written")
+        sys.stdout.flush()
+        if settings.ready_file is not None:
+            _write_ready(settings.ready_file, where)
+
+    await serve(settings, ready=ready, stop=stop)
+
+
+def _write_ready(path: Path, where: Any) -> None:
+    import msgspec
+
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_bytes(msgspec.json.encode(where) + b"\n")
+    os.chmod(unfinished, 0o600)  # the join link admits
+    os.replace(unfinished, path)
+
+
+def _write_profile(where: Any, environment: Mapping[str, str]) -> Path | None:
+    """Log the local user in where nobody has: a profile that is there is never changed."""
+    import msgspec
+
+    named = environment.get("SWARM_PROFILE")
+    base = Path(environment.get("XDG_CONFIG_HOME") or "~/.config")
+    path = (Path(named) if named else base / "swarm" / "profile.json").expanduser()
+    body = msgspec.json.encode({"url": where.door, "key": Path(where.operator_key_file).read_text().strip()})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:  # there is one, or no home to write to: the root runs without
+        return None
+    with open(descriptor, "wb") as file:
+        file.write(msgspec.json.format(body) + b"\n")
+    return path
+
+
+@cli.command()
+@_options("data", "ledger")
+@click.option("--uses", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="how many may join by it")
+@click.option("--expires-in", default="7d", show_default=True, help="how long it is good for")
+@click.option("--url", help="the door's URL; by default where the root ran last")
+def invite(uses: int, expires_in: str, url: str | None, **given: Any) -> None:
+    """Print a join link that admits workers. The root may be running."""
+    from rendezvous.wiring import new_invite
+    from swarm.signing import JoinLink, format_join_link, peer_id_from_seed
+
+    settings = _settings(given)
+    directory = _find(settings)
+    door = url or directory.swarm.url
+    if door is None:
+        raise ConfigurationError("the root never ran, so where its door is isn't known", hint="give --url")
+    secret, op = new_invite(uses=uses, expires_in_s=_duration(expires_in, "--expires-in"))
+    _apply(settings, op)
+    link = JoinLink(url=door.rstrip("/"), invite=secret, key_id=peer_id_from_seed(directory.seed))
+    click.echo(format_join_link(link))
+
+
+@cli.group()
+def keys() -> None:
+    """Give, list and revoke API keys of requesters and operators. The root may be running."""
+
+
+@keys.command(name="add")
+@click.argument("role", type=click.Choice(["requester", "operator"]))
+@click.argument("name")
+@_options("data", "ledger")
+def add_key(role: str, name: str, **given: Any) -> None:
+    """Print a new key; one that NAME had in this role stops working."""
+    from rendezvous.door.auth import digest_of, new_key
+    from rendezvous.ledger.ops import PutKey
+    from swarm.model import Role
+
+    if not (name.isprintable() and 0 < len(name) <= 64):
+        raise ConfigurationError("a name has 1 to 64 printable characters")
+    settings = _settings(given)
+    _find(settings)
+    key = new_key(Role(role))
+    _apply(settings, PutKey(digest=digest_of(key), role=Role(role), owner=name))
+    click.echo(key)
+    click.echo(f"this is the key of {role} {name}; it isn't shown again", err=True)
+
+
+@keys.command(name="list")
+@_options("data", "ledger")
+def list_keys(**given: Any) -> None:
+    """List whose keys there are; the keys themselves are stored as hashes only."""
+    import sqlalchemy as sa
+
+    from rendezvous.ledger.tables import api_keys
+
+    settings = _settings(given)
+    _find(settings)
+    wanted = sa.select(api_keys.c.role, api_keys.c.owner, api_keys.c.revoked_at).order_by("role", "owner")
+    with _engine(settings) as engine, engine.connect() as connection:
+        for role, owner, revoked_at in connection.execute(wanted):
+            click.echo(f"{role}\t{owner}\t{'good' if revoked_at is None else 'revoked'}")
+
+
+@keys.command(name="revoke")
+@click.argument("name")
+@_options("data", "ledger")
+def revoke_keys(name: str, **given: Any) -> None:
+    """Revoke all keys of NAME (a requester, an operator, a worker's address); works within seconds."""
+    from rendezvous.ledger.ops import RevokeKey
+
+    settings = _settings(given)
+    _find(settings)
+    revoked = _apply(settings, RevokeKey(owner=name))
+    if not revoked:
+        raise ConfigurationError(f"nobody called {name} has a key", hint="swarm-root keys list shows who has")
+    click.echo(f"revoked {revoked} keys of {name}")
+
+
+@cli.command()
+@_options("data", "ledger", "ipfs")
+@click.option("--min-age", default="1h", show_default=True, help="leave alone what was stored within this time")
+def gc(min_age: str, **given: Any) -> None:
+    """Delete stored blocks that no result in the ledger names."""
+    from rendezvous.collect import collect
+
+    settings = _settings(given)
+    deleted, freed_bytes = asyncio.run(collect(settings, _find(settings), min_age_s=_duration(min_age, "--min-age")))
+    click.echo(f"deleted {deleted} blocks, {freed_bytes} bytes")
+
+
+def _duration(given: str, option: str) -> float:
+    try:
+        return duration_s(given)
+    except ValueError as fault:
+        raise ConfigurationError(f"{option}: {given!r} isn't {fault}") from None
+
+
+def _find(settings: RootSettings) -> RootDirectory:
+    from rendezvous.directory import find_directory
+
+    return find_directory(settings.data)
+
+
+@contextlib.contextmanager
+def _engine(settings: RootSettings) -> Iterator[Engine]:
+    """The ledger's database; a running root may have it open too."""
+    from rendezvous.ledger.engine import open_engine
+    from rendezvous.ledger.migrate import migrate
+
+    engine = open_engine(settings.ledger or _find(settings).ledger_url)
+    try:
+        migrate(engine)
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _apply(settings: RootSettings, op: Op) -> Any:
+    """Do one operation, as a writer beside the root's own."""
+    import time
+
+    from rendezvous.ledger.transitions import LedgerCore
+
+    with _engine(settings) as engine:
+        core = LedgerCore(engine)
+        try:
+            (answer,) = core.apply([op], now=time.time()).answers
+        finally:
+            core.close()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

@@ -1,0 +1,67 @@
+"""Which contents must stay: the results that the ledger names, and all that their manifests name.
+
+A content that no ledger row names any more (its task was archived, its upload was never completed) may go. What was
+stored lately is spared: its completion may still be on its way.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from rendezvous.directory import RootDirectory
+from rendezvous.ledger.engine import open_reading_engine
+from rendezvous.ledger.queries import LedgerReader
+from rendezvous.settings import RootSettings
+from rendezvous.store import RootStore, open_store
+from swarm.content.manifest import decode_manifest
+from swarm.errors import ConfigurationError, MalformedInput
+from swarm.model import Cid
+from swarm.wire import MAX_MANIFEST_BYTES
+
+__all__ = ["collect", "kept_contents"]
+
+log = structlog.get_logger()
+
+
+async def collect(settings: RootSettings, directory: RootDirectory, *, min_age_s: float) -> tuple[int, int]:
+    """Remove the blocks that no result needs. The root may be running.
+
+    Returns:
+        How many blocks were removed, and their bytes.
+    """
+    engine = open_reading_engine(settings.ledger or directory.ledger_url)
+    try:
+        reader = LedgerReader(engine)
+
+        async def inline(cid: Cid) -> bytes | None:
+            return reader.manifest(cid)
+
+        async with open_store(directory.blocks, ipfs=settings.ipfs, inline=inline) as store:
+            return await store.collect(await kept_contents(reader, store), min_age_s=min_age_s)
+    finally:
+        engine.dispose()
+
+
+async def kept_contents(reader: LedgerReader, store: RootStore) -> set[Cid]:
+    """The roots of all contents that the ledger's results need.
+
+    Raises:
+        ConfigurationError: a manifest that the ledger names can't be read, so what it names isn't known: better keep
+            everything than lose a result.
+    """
+    kept: set[Cid] = set()
+    for cid in reader.result_cids():
+        if cid in kept:
+            continue
+        body = await store.read(cid, MAX_MANIFEST_BYTES)
+        try:
+            manifest = decode_manifest(body) if body is not None else None
+        except MalformedInput:
+            manifest = None
+        if manifest is None:
+            raise ConfigurationError(
+                f"the result {cid} can't be read, so nothing was deleted", hint="bring the block back from a copy"
+            )
+        kept.add(cid)
+        kept.update(ref.cid for ref in manifest.named())
+    return kept

@@ -1,0 +1,215 @@
+"""The root: reading ``serve`` is reading what runs, in which order it starts, and in which it stops.
+
+Start: lock the directory, start the peer in its thread (libp2p's import takes most of a second, so it goes first), open
+ledger and store, build the door, listen, say so. Stop (facts/skeleton.md §3): no new connections, say goodbye over the
+sessions, stop the peer, let requests end, close the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final
+
+import attrs
+import msgspec
+import structlog
+from aiohttp import web
+
+from rendezvous.announce import Announcer, announce
+from rendezvous.directory import RootDirectory, open_directory
+from rendezvous.door.app import build_app
+from rendezvous.door.ipfs_rpc import add_ipfs_routes
+from rendezvous.door.resources import Door
+from rendezvous.door.site import Charter
+from rendezvous.ledger.ledger import open_ledger
+from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.peer_thread import PeerPlan, PeerThread
+from rendezvous.policy.pacing import HOST_BURST
+from rendezvous.settings import RootSettings
+from rendezvous.sockets import listen, peer_address, peer_port
+from rendezvous.store import open_store
+from rendezvous.wiring import (
+    Place,
+    build_door,
+    charter_of,
+    inline_manifests,
+    is_worker,
+    join_link,
+    keep_operator_key,
+    listening,
+    save_workers,
+    save_workers_often,
+)
+
+__all__ = ["Opened", "Ready", "open_door", "serve"]
+
+log = structlog.get_logger()
+
+#: How long the slowest request may take to end at a shutdown, seconds.
+SHUTDOWN_TIMEOUT_S: Final = 2.0
+#: An idle connection, or one that never sends its request, is cut after this, seconds.
+KEEPALIVE_S: Final = 75.0
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What is said once the door serves (``--ready-file``)."""
+
+    door: str
+    peer_id: str | None
+    operator_key_file: str
+    join_link: str
+
+
+@attrs.frozen(kw_only=True)
+class Opened:
+    """A door with all that it leans on, before it listens."""
+
+    settings: RootSettings
+    directory: RootDirectory
+    charter: Charter
+    door: Door
+    app: web.Application
+    peer: PeerThread | None
+
+
+async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop: asyncio.Event) -> None:
+    """Run a root until ``stop`` is set.
+
+    Args:
+        settings: what the operator set.
+        ready: called once the door serves.
+        stop: set by a signal.
+
+    Raises:
+        ConfigurationError: it can't be started so.
+        LedgerUnavailable: the database can't be reached at the start.
+    """
+    async with open_door(settings, stop=stop) as opened:
+        if opened.peer is not None:
+            await opened.peer.ready()
+        runner = web.AppRunner(
+            opened.app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S
+        )
+        await runner.setup()
+        try:
+            site = await listen(settings, runner)
+            ready(await _ready(opened))
+            log.info("root_started", door=settings.url, admission=opened.charter.admission, p2p=settings.p2p)
+            await stop.wait()
+            log.info("root_stopping")
+            await site.stop()
+            opened.door.stream.wake()
+            await opened.door.sessions.close_all()
+            if opened.peer is not None:
+                await opened.peer.stop()
+        finally:
+            await runner.cleanup()
+    log.info("root_stopped")
+
+
+@contextlib.asynccontextmanager
+async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIterator[Opened]:
+    """Open all that a door leans on, and the door; it doesn't listen yet.
+
+    *Resource handling*: directory lock, peer thread, ledger, store and background tasks are the block's.
+
+    Raises:
+        ConfigurationError: the settings contradict each other, or the directory can't be used.
+        LedgerUnavailable: the database can't be reached.
+    """
+    settings.check()
+    async with contextlib.AsyncExitStack() as stack:
+        directory = stack.enter_context(open_directory(settings.data, name=settings.name))
+        directory = directory.keep(url=settings.url, name=settings.name, p2p_port=_peer_port(settings, directory))
+        charter = charter_of(settings, directory)
+        place = Place(charter)
+        peer = _peer(settings, directory, charter, place) if settings.p2p else None
+        if peer is not None:
+            peer.start()
+            stack.push_async_callback(peer.stop)
+        ledger = await stack.enter_async_context(
+            open_ledger(settings.ledger or directory.ledger_url, _ledger_settings(settings))
+        )
+        store = await stack.enter_async_context(
+            open_store(
+                directory.blocks, ipfs=settings.ipfs, max_bytes=settings.max_disk, inline=inline_manifests(ledger)
+            )
+        )
+        await keep_operator_key(directory, ledger)
+        door = await build_door(settings, charter=charter, place=place, ledger=ledger, store=store, stop=stop)
+        stack.push_async_callback(save_workers, door)
+        app = build_app(door)
+        add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
+        jobs = [save_workers_often(door), door.sessions.recheck(door)]
+        announcer, woken = None, asyncio.Event()
+        if peer is not None:
+            announcer = Announcer(door.fleet, root=charter.key_id, epoch=time.time_ns(), clock=time.monotonic)
+            jobs.append(announce(announcer, woken, _publisher(peer, door)))
+        stack.enter_context(listening(door, announcer, woken))
+        await stack.enter_async_context(_background(*jobs))
+        yield Opened(settings=settings, directory=directory, charter=charter, door=door, app=app, peer=peer)
+
+
+def _ledger_settings(settings: RootSettings) -> LedgerSettings:
+    return LedgerSettings(
+        host_rate_per_s=settings.host_rate,
+        host_burst=max(HOST_BURST, settings.host_rate),  # at most a second's worth at once
+        first_lease_s=settings.first_lease,
+    )
+
+
+def _peer_port(settings: RootSettings, directory: RootDirectory) -> int | None:
+    if not settings.p2p or settings.p2p_listen:
+        return None
+    return peer_port(settings.bind, directory.swarm.p2p_port)
+
+
+def _peer(settings: RootSettings, directory: RootDirectory, charter: Charter, place: Place) -> PeerThread:
+    plan = PeerPlan(
+        seed=charter.seed,
+        topic=charter.topic,
+        rendezvous_tag=charter.rendezvous_tag,
+        listen=settings.p2p_listen or (peer_address(settings.bind, directory.swarm.p2p_port or 0),),
+        roots=frozenset({charter.key_id}),
+        dht=settings.dht,
+        mdns=settings.mdns,
+        known_peers=directory.known_peers,
+    )
+    return PeerThread(plan, on_addrs=place.moved)
+
+
+def _publisher(peer: PeerThread, door: Door) -> Callable[[bytes], None]:
+    def publish(message: bytes) -> None:
+        door.metrics.count("swarm_announcements_total")
+        peer.publish(message)
+
+    return publish
+
+
+async def _ready(opened: Opened) -> Ready:
+    return Ready(
+        door=opened.settings.url,
+        peer_id=opened.charter.key_id if opened.peer is not None else None,
+        operator_key_file=str(opened.directory.operator_key_file),
+        join_link=await join_link(opened.settings, opened.charter, opened.door.ledger),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run jobs while the block is open; one that fails ends the block with its fault."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(job) for job in jobs]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+    except BaseExceptionGroup as faults:
+        if len(faults.exceptions) == 1:  # as it was raised: the group is ours, not the caller's
+            raise faults.exceptions[0] from None
+        raise

@@ -1,0 +1,77 @@
+"""Where the root listens: the door's socket, with or without TLS, and the peer's port, the same at every start."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from rendezvous.settings import Bind, RootSettings
+from swarm.errors import ConfigurationError
+
+__all__ = ["listen", "peer_address", "peer_port"]
+
+log = structlog.get_logger()
+
+
+async def listen(settings: RootSettings, runner: web.AppRunner) -> web.TCPSite:
+    """Open the door's socket.
+
+    Raises:
+        ConfigurationError: it can't be opened, or the certificate can't be used.
+    """
+    bind = settings.bind
+    tls = _tls(settings.tls_cert, settings.tls_key)
+    if not bind.is_loopback and tls is None:
+        log.warning("door_without_tls", bind=f"{bind.host}:{bind.port}", todo="--tls-cert and --tls-key, or a proxy")
+    site = web.TCPSite(runner, bind.host, bind.port, ssl_context=tls, reuse_address=True)
+    try:
+        await site.start()
+    except OSError as fault:
+        raise ConfigurationError(
+            f"the door can't listen on {bind.host}:{bind.port}: {fault.strerror or fault}",
+            hint="stop what listens there, or give another --bind",
+        ) from fault
+    return site
+
+
+def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if cert is None or key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as fault:
+        raise ConfigurationError(f"the certificate {cert} can't be used: {fault}", hint="both files are PEM") from fault
+    return context
+
+
+def _host(bind: Bind) -> str:
+    return "127.0.0.1" if bind.host == "localhost" else bind.host
+
+
+def peer_address(bind: Bind, port: int) -> str:
+    """The peer listens where the door does: on loopback only, unless the operator opened the door."""
+    host = _host(bind)
+    return f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}"
+
+
+def peer_port(bind: Bind, kept: int | None) -> int:
+    """The port of the last start while it is free, else another: workers find the peer again where it was.
+
+    Raises:
+        ConfigurationError: there is no such address on this machine.
+    """
+    host = _host(bind)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in (kept, 0) if kept else (0,):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            found: int = probe.getsockname()[1]
+            return found
+    raise ConfigurationError(f"the peer can't listen on {host}", hint="name an address with --p2p-listen")

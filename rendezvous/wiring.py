@@ -1,0 +1,220 @@
+"""How the root's resources are joined: what the door leans on, and who hears what the ledger commits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from rendezvous.announce import Announcer
+from rendezvous.directory import RootDirectory
+from rendezvous.door.auth import Keys, bearer, digest_of, new_key
+from rendezvous.door.call import Caller
+from rendezvous.door.limits import Limits, RateLimiter
+from rendezvous.door.metrics import Metrics
+from rendezvous.door.notify import Notifier
+from rendezvous.door.resources import Door
+from rendezvous.door.session import Sessions
+from rendezvous.door.site import Charter, Site
+from rendezvous.door.stream import EventStream
+from rendezvous.door.turns import Turns
+from rendezvous.fleet import Fleet
+from rendezvous.ledger.ledger import Ledger
+from rendezvous.ledger.ops import LedgerEvent, PutInvite, PutKey, SeeWorkers, WorkerFacts
+from rendezvous.policy.eligibility import Demand, check_demand
+from rendezvous.robots import RobotsCache
+from rendezvous.settings import RootSettings
+from rendezvous.store import RootStore
+from swarm.errors import SwarmError
+from swarm.model import Role
+from swarm.signing import JoinLink, format_join_link
+from swarm.web.fetcher import trusted_cas, user_agent
+from swarm.wire import PeerSettings, Requires
+
+__all__ = [
+    "Place",
+    "build_door",
+    "charter_of",
+    "inline_manifests",
+    "is_worker",
+    "join_link",
+    "keep_operator_key",
+    "listening",
+    "new_invite",
+    "save_workers",
+    "save_workers_often",
+]
+
+log = structlog.get_logger()
+
+OPERATOR: Final = "operator"
+#: What the door heard of workers is written this often, seconds; what a restart would miss, at once.
+SAVE_S: Final = 5.0
+#: An invite that the root makes at its start serves a small fleet for a day.
+START_INVITE_USES: Final = 1_000
+START_INVITE_S: Final = 86_400.0
+
+
+class Place:
+    """Where our peer is now; written by the peer thread's reports, read by ``/settings``."""
+
+    def __init__(self, charter: Charter) -> None:
+        self._charter = charter
+        self._addrs: tuple[str, ...] = ()
+
+    def moved(self, addrs: tuple[str, ...]) -> None:
+        """Note our addresses; none is "no peer"."""
+        self._addrs = addrs
+
+    def identity(self) -> tuple[str, tuple[str, ...]] | None:
+        """Our peer id and addresses; None while there is no peer."""
+        return (self._charter.key_id, self._addrs) if self._addrs else None
+
+    def settings(self) -> PeerSettings | None:
+        """What newcomers are told; None while there is no peer."""
+        if not self._addrs:
+            return None
+        # Results go to the door's own guarded RPC, wherever the blocks are kept: Kubo's own port is never exposed.
+        return PeerSettings(id=self._charter.key_id, addrs=self._addrs, ipfs=None, topic=self._charter.topic)
+
+
+def charter_of(settings: RootSettings, directory: RootDirectory) -> Charter:
+    """What doesn't change while the root runs."""
+    return Charter(
+        seed=directory.seed,
+        name=directory.swarm.name,
+        network_id=directory.swarm.network_id,
+        admission=settings.effective_admission,
+        doors=(settings.url,),
+        allowed=frozenset(settings.allow),
+    )
+
+
+async def build_door(
+    settings: RootSettings, *, charter: Charter, place: Place, ledger: Ledger, store: RootStore, stop: asyncio.Event
+) -> Door:
+    """Join what the door leans on; the fleet comes back from the ledger."""
+    metrics = Metrics()
+    fleet = Fleet(clock=time.monotonic, fits=_fits, rng=random.Random())  # noqa: S311 -- spreads nudges, no secret
+    fleet.load(await ledger.read(lambda reader: reader.workers()))
+    robots = RobotsCache(
+        agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
+    )
+    return Door(
+        ledger=ledger,
+        store=store,
+        robots=robots,
+        fleet=fleet,
+        keys=Keys(ledger, clock=time.monotonic),
+        site=Site(charter, peer=place.settings, clock=time.time),
+        turns=Turns(ledger=ledger, store=store, fleet=fleet, metrics=metrics, roots=(charter.key_id,)),
+        stream=EventStream(await ledger.read(lambda reader: reader.last_event_id())),
+        sessions=Sessions(),
+        limiter=RateLimiter(Limits(), clock=time.monotonic),
+        metrics=metrics,
+        trusted_proxies=settings.trusted_proxy,
+        clock=time.monotonic,
+        wall=ledger.now,
+        is_stopping=stop.is_set,
+        started_at=time.monotonic(),
+    )
+
+
+def _fits(facts: WorkerFacts, kind: str, requires: Requires) -> bool:
+    """The policy's own rule, as far as it doesn't hang on host and history."""
+    return check_demand(Demand(tier="", kind=kind, requires=requires), facts) is None
+
+
+@contextlib.contextmanager
+def listening(door: Door, announcer: Announcer | None, woken: asyncio.Event) -> Iterator[None]:
+    """Pass what the ledger commits to sessions, streams and gossip while the block is open."""
+    notifier = Notifier(fleet=door.fleet, stream=door.stream, metrics=door.metrics)
+
+    def listen(events: Sequence[LedgerEvent]) -> None:
+        notifier.take(events)
+        if announcer is not None:
+            announcer.take(events)
+            woken.set()
+
+    unsubscribe = door.ledger.subscribe(listen)
+    try:
+        yield
+    finally:
+        unsubscribe()
+
+
+def inline_manifests(ledger: Ledger) -> Callable[[str], Awaitable[bytes | None]]:
+    """Where the store looks for manifests that came with their completion."""
+
+    async def inline(cid: str) -> bytes | None:
+        return await ledger.read(lambda reader: reader.manifest(cid))
+
+    return inline
+
+
+def is_worker(keys: Keys) -> Callable[[web.Request], Awaitable[bool]]:
+    """The check that guards the IPFS RPC: a worker's key."""
+
+    async def check(request: web.Request) -> bool:
+        caller = await keys.caller(bearer(request.headers.get("Authorization")))
+        return isinstance(caller, Caller) and caller.role is Role.WORKER
+
+    return check
+
+
+# ── keys and links ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def keep_operator_key(directory: RootDirectory, ledger: Ledger) -> None:
+    """The operator's key, made at the first start; written to the ledger again where that is new."""
+    key = directory.operator_key()
+    if key is None:
+        key = new_key(Role.OPERATOR)
+        directory.keep_operator_key(key)
+    digest = digest_of(key)
+    if await ledger.read(lambda reader: reader.key(digest)) is None:
+        await ledger.call(PutKey(digest=digest, role=Role.OPERATOR, owner=OPERATOR))
+
+
+def new_invite(*, uses: int, expires_in_s: float) -> tuple[str, PutInvite]:
+    """A fresh invite: what the link says, and what the ledger stores."""
+    secret = secrets.token_urlsafe(16)
+    return secret, PutInvite(digest=digest_of(secret), uses=uses, expires_in_s=expires_in_s)
+
+
+async def join_link(settings: RootSettings, charter: Charter, ledger: Ledger) -> str:
+    """A link that admits workers from now on."""
+    secret = None
+    if charter.admission == "invite":
+        secret, op = new_invite(uses=START_INVITE_USES, expires_in_s=START_INVITE_S)
+        await ledger.call(op)
+    return format_join_link(JoinLink(url=settings.url, invite=secret, key_id=charter.key_id))
+
+
+# ── what is kept of workers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def save_workers_often(door: Door) -> None:
+    """Write what the door heard of workers, until cancelled."""
+    while True:
+        await asyncio.sleep(SAVE_S)
+        await save_workers(door)
+
+
+async def save_workers(door: Door) -> None:
+    """Write what a restart must know of the workers; the ledger may be away for a while."""
+    seen = door.fleet.take_unsaved()
+    if not seen:
+        return
+    try:
+        await door.ledger.call(SeeWorkers(seen=seen))
+    except SwarmError as fault:
+        door.fleet.put_back(seen)
+        log.warning("workers_not_saved", error=str(fault))

@@ -1,0 +1,198 @@
+"""The session: turns over a WebSocket, and what the door says first."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import attrs
+import pytest
+
+from rendezvous.door import session as session_module
+from rendezvous.ledger.ops import RevokeKey
+from swarm.wire import encode
+from tests.rendezvous.door_harness import Stage, Worker, door
+
+
+@attrs.define
+class Talk:
+    """A worker's end of a session."""
+
+    socket: aiohttp.ClientWebSocketResponse
+    worker: Worker
+
+    async def say(self, **said: Any) -> None:
+        await self.socket.send_bytes(encode(self.worker.turn(**said)))
+
+    async def hear(self) -> dict[str, Any]:
+        async with asyncio.timeout(5):
+            message = await self.socket.receive()
+        assert message.type is aiohttp.WSMsgType.BINARY, message
+        frame: dict[str, Any] = json.loads(message.data)
+        return frame
+
+    async def take(self, **said: Any) -> dict[str, Any]:
+        await self.say(**said)
+        return await self.hear()
+
+    async def closed(self) -> int | None:
+        async with asyncio.timeout(10):
+            message = await self.socket.receive()
+        assert message.type in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}, message
+        return self.socket.close_code
+
+
+@contextlib.asynccontextmanager
+async def talk(stage: Stage, worker: Worker) -> AsyncIterator[Talk]:
+    async with stage.http.ws_connect(
+        f"{stage.url}/v1/session", headers={"Authorization": f"Bearer {worker.key}"}
+    ) as socket:
+        yield Talk(socket, worker)
+
+
+async def test_turns_are_answered_over_a_session(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        await stage.submit(carol, 2)
+        async with talk(stage, alice) as session:
+            answer = await session.take(want=2)
+            assert (answer["frame"], answer["n"], len(answer["grants"])) == ("turn", 1, 2)
+            done = [alice.done(grant) for grant in answer["grants"]]
+            answer = await session.take(done=done)
+            assert [outcome["status"] for outcome in answer["outcomes"]] == ["completed"] * 2
+
+
+async def test_turns_that_are_sent_ahead_are_answered_in_order(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            for _ in range(10):
+                await session.say()
+            assert [(await session.hear())["n"] for _ in range(10)] == list(range(1, 11))
+
+
+async def test_a_repeated_turn_is_answered_the_same_over_another_session(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        await stage.submit(carol, 1)
+        async with talk(stage, alice) as session:
+            first = await session.take(want=1)
+        alice.n -= 1
+        async with talk(stage, alice) as session:
+            second = await session.take(want=1)
+        assert first == second
+
+
+async def test_an_idle_worker_without_gossip_is_nudged_when_a_task_comes(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, bob, carol = await stage.worker("alice"), await stage.worker("bob"), await stage.requester("carol")
+        async with talk(stage, alice) as deaf, talk(stage, bob) as hears:
+            await deaf.take(gossip=False)
+            await hears.take(gossip=True)
+            await stage.submit(carol, 5)
+            assert (await deaf.hear())["frame"] == "nudge"
+            answer = await hears.take(want=1)
+            assert answer["frame"] == "turn"  # it wasn't nudged: gossip reaches it
+
+
+async def test_only_as_many_are_nudged_as_there_are_tasks(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage, contextlib.AsyncExitStack() as stack:
+        carol = await stage.requester("carol")
+        sessions = []
+        for number in range(4):
+            worker = await stage.worker(f"worker {number}")
+            sessions.append(await stack.enter_async_context(talk(stage, worker)))
+            await sessions[-1].take()
+        await stage.submit(carol, 2)
+        frames = [(await session.take(want=1))["frame"] for session in sessions]
+        assert sorted(frames) == ["nudge", "nudge", "turn", "turn"]
+
+
+async def test_a_task_that_comes_back_nudges_too(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, bob, carol = await stage.worker("alice"), await stage.worker("bob"), await stage.requester("carol")
+        await stage.submit(carol, 1)
+        (grant,) = (await bob.take(want=1))["grants"]
+        async with talk(stage, alice) as session:
+            await session.take()
+            await bob.take(released=[{"task": grant["task"]["id"], "fence": grant["fence"]}])
+            assert (await session.hear())["frame"] == "nudge"
+
+
+async def test_the_holder_hears_of_a_cancel_at_once(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        (task,) = await stage.submit(carol, 1)
+        async with talk(stage, alice) as session:
+            await session.take(want=1)
+            await carol.post(f"/v1/tasks/{task}/cancel")
+            frame = await session.hear()
+            assert (frame["frame"], frame["tasks"]) == ("cancel", [task])
+
+
+async def test_a_second_session_of_a_worker_replaces_the_first(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as first, talk(stage, alice) as second:
+            assert await first.closed() == session_module.CLOSE_REPLACED
+            assert (await second.take())["frame"] == "turn"
+
+
+async def test_a_session_whose_key_is_revoked_is_closed_with_4001(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "RECHECK_S", 0.05)
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            await session.take()
+            await stage.door.ledger.call(RevokeKey(owner=alice.address))
+            stage.door.keys.forget()
+            assert await session.closed() == 4001
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"[]", b"{", b"\xff", b'{"boot":"b"}', b'{"boot":"boot-0001","n":1,"free":1,"surprise":1}']
+)
+async def test_what_is_no_turn_is_refused_and_the_session_goes_on(tmp_path: Path, message: bytes) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            await session.socket.send_bytes(message)
+            frame = await session.hear()
+            assert (frame["frame"], frame["error"]["code"]) == ("refused", "bad_request")
+            assert (await session.take())["frame"] == "turn"
+
+
+async def test_a_flood_of_what_is_no_turn_ends_the_session(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            for _ in range(session_module.MAX_FAULTS + 1):
+                await session.socket.send_bytes(b"{")
+            for _ in range(session_module.MAX_FAULTS):
+                assert (await session.hear())["frame"] == "refused"
+            assert await session.closed() == session_module.CLOSE_POLICY
+
+
+async def test_a_session_needs_a_workers_key_and_an_upgrade(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        assert (await stage.anyone.get("/v1/session")).code == "unauthorized"
+        assert (await carol.get("/v1/session")).code == "forbidden"
+        assert (await alice.get("/v1/session")).code == "bad_request"
+
+
+async def test_a_stopping_root_says_goodbye(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            await session.take()
+            closing = asyncio.create_task(stage.door.sessions.close_all())
+            assert await session.closed() == 1001
+            await closing

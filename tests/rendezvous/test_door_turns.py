@@ -1,0 +1,321 @@
+"""A worker's turns and single calls: one guard, one grant, and answers that survive being lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from swarm.content.cid import build, raw_cid
+from swarm.content.manifest import ContentRef, UrlOutcome
+from tests.rendezvous.door_harness import HELLO, Stage, Worker, door
+
+
+async def granted(stage: Stage, worker: Worker, number: int = 1) -> list[dict[str, Any]]:
+    """Submit tasks and have the worker be granted them."""
+    carol = await stage.requester("carol")
+    await stage.submit(carol, number)
+    grants: list[dict[str, Any]] = (await worker.take(want=number))["grants"]
+    assert len(grants) == number
+    return grants
+
+
+async def status(stage: Stage, task: str) -> dict[str, Any]:
+    view: dict[str, Any] = (await stage.operator.get(f"/v1/tasks/{task}")).data
+    return view
+
+
+# ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_worker_that_wants_gets_and_completes(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        assert grant["via"] == "want"
+        assert grant["lease_s"] == 60.0
+
+        done = alice.done(grant, meta={"a": 1})
+        (outcome,) = (await alice.take(done=[done]))["outcomes"]
+        assert outcome["status"] == "completed"
+        view = await status(stage, grant["task"]["id"])
+        assert (view["status"], view["result"], view["assignee"]) == ("completed", done["cid"], alice.address)
+        assert view["accepted"] is not None
+        content = await stage.operator.get(f"/v1/content/{done['cid']}")
+        assert content.body == done["manifest"]
+
+
+async def test_an_offer_that_is_still_there_is_granted_first(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        ids = await stage.submit(carol, 3)
+        answer = await alice.take(offers=[ids[2]], want=1)
+
+        assert {(grant["task"]["id"], grant["via"]) for grant in answer["grants"]} == {
+            (ids[2], "offer"),
+            (ids[0], "want"),
+        }
+
+
+async def test_repeating_a_turn_repeats_its_answer(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        await stage.submit(carol, 5)
+        turn = alice.turn(want=2)
+        first = await alice.post("/v1/turns", turn)
+        second = await alice.post("/v1/turns", turn)
+
+        assert first.data == second.data
+        assert len(first.data["grants"]) == 2
+        assert (await stage.operator.get("/v1/status")).data["tasks"]["active"] == 2
+
+
+async def test_a_number_that_goes_back_is_refused(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        await alice.take()
+        await alice.take()
+        refused = await alice.post("/v1/turns", {"boot": alice.boot, "n": 1, "free": 8})
+        assert (refused.status, refused.code) == (400, "bad_request")
+
+
+async def test_a_turn_whose_answer_was_lost_before_a_root_restart_does_no_harm(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        turn = alice.turn(done=[alice.done(grant)], want=1)
+        await alice.post("/v1/turns", turn)
+    async with door(tmp_path) as stage:
+        again = attrs_evolve(alice, stage)
+        answer = (await again.post("/v1/turns", turn)).data
+        assert [outcome["status"] for outcome in answer["outcomes"]] == ["completed"]
+
+
+async def test_a_root_that_restarts_still_knows_who_its_workers_are(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        await alice.take(want=0)
+    async with door(tmp_path) as stage:
+        carol = await stage.requester("carol")
+        await stage.submit(carol)
+        (listed,) = (await stage.operator.get("/v1/workers")).data["items"]
+        assert (listed["address"], listed["status"], listed["kinds"]) == (alice.address, "offline", HELLO.kinds)
+
+        again = attrs_evolve(alice, stage)
+        assert len((await again.take(want=1))["grants"]) == 1
+
+
+def attrs_evolve(worker: Worker, stage: Stage) -> Worker:
+    """The same worker, before another door."""
+    worker.http, worker.url = stage.http, stage.url
+    return worker
+
+
+async def test_a_grant_that_the_next_turn_does_not_mention_is_sent_again(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        (again,) = (await alice.take())["grants"]
+        assert again["fence"] == grant["fence"]
+        held = [{"task": grant["task"]["id"], "fence": grant["fence"]}]
+        assert "grants" not in await alice.take(held=held)
+
+
+async def test_a_new_boot_gives_the_old_ones_leases_back_uncounted(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        alice.boot, alice.n = "boot-0002", 0
+        await alice.take()
+        view = await status(stage, grant["task"]["id"])
+        assert (view["status"], view.get("attempts", 0)) == ("pending", 0)
+
+
+async def test_a_renewal_answers_how_long_the_lease_runs(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        held = {"task": grant["task"]["id"], "fence": grant["fence"], "renew": True}
+        (renewed,) = (await alice.take(held=[held]))["renewed"]
+        assert renewed["lease_s"] == 60.0
+        lost = (await alice.take(held=[{**held, "fence": grant["fence"] + 7}]))["lost"]
+        assert lost == [grant["fence"] + 7]
+
+
+async def test_a_task_called_off_while_held_is_named(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        task = grant["task"]["id"]
+        await stage.operator.post(f"/v1/tasks/{task}/cancel")
+        answer = await alice.take(held=[{"task": task, "fence": grant["fence"], "renew": True}])
+        assert answer["cancelled"] == [task]
+
+
+async def test_a_turn_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        refused = await alice.post("/v1/turns", alice.turn(surprise=1))
+        assert (refused.status, refused.code) == (400, "bad_request")
+        assert "surprise" in refused.body["error"]["message"]
+
+
+# ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def refused_result(stage: Stage, worker: Worker, grant: dict[str, Any], **changes: Any) -> str:
+    done = {**worker.done(grant), **changes}
+    (outcome,) = (await worker.take(done=[done]))["outcomes"]
+    assert (await status(stage, grant["task"]["id"]))["status"] == "active"
+    return str(outcome["error"]["code"])
+
+
+async def test_a_result_that_the_root_cannot_read_is_refused_and_the_lease_stays(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        assert await refused_result(stage, alice, grant, manifest=None) == "result_unreadable"
+        assert await refused_result(stage, alice, grant, manifest=b"{}") == "result_unreadable"
+        garbage = b"no manifest"
+        assert await refused_result(stage, alice, grant, manifest=garbage, cid=raw_cid(garbage)) == "result_unreadable"
+
+
+async def test_a_manifest_of_another_task_or_worker_is_a_mismatch(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, bob = await stage.worker("alice"), await stage.worker("bob")
+        (grant,) = await granted(stage, alice)
+        task = grant["task"]["id"]
+        for body in (alice.manifest("0" * 36), bob.manifest(task)):
+            assert await refused_result(stage, alice, grant, manifest=body, cid=raw_cid(body)) == "result_mismatch"
+
+
+async def test_all_that_a_manifest_names_must_be_in_the_store(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        page = build(b"x" * 3_000_000)
+        outcome = UrlOutcome(url="http://h0.example/", body=ContentRef(cid=page.root, size_bytes=3_000_000))
+        done = alice.done(grant, outcomes=(outcome,))
+        (first,) = (await alice.take(done=[done]))["outcomes"]
+        assert first["error"]["code"] == "result_unreadable"
+        assert first["error"]["details"]["missing"] == [page.root]
+
+        for cid, block in page.blocks.items():
+            await stage.door.store.put(cid, block)  # type: ignore[attr-defined]
+        (second,) = (await alice.take(done=[done]))["outcomes"]
+        assert second["status"] == "completed"
+        assert (await status(stage, grant["task"]["id"]))["result_bytes"] == len(done["manifest"]) + 3_000_000
+
+
+async def test_the_same_result_again_is_answered_and_another_one_differs(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        (grant,) = await granted(stage, alice)
+        done = alice.done(grant)
+        for _ in range(2):
+            (outcome,) = (await alice.take(done=[done]))["outcomes"]
+            assert outcome["status"] == "completed"
+        (other,) = (await alice.take(done=[alice.done(grant, meta={"b": 2})]))["outcomes"]
+        assert other["error"]["code"] == "result_differs"
+
+
+# ── the seed's single calls ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_second_worker_is_refused_with_invalid_assignee(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, bob, carol = await stage.worker("alice"), await stage.worker("bob"), await stage.requester("carol")
+        await alice.take()
+        await bob.take()
+        (task,) = await stage.submit(carol)
+        grant = (await alice.post(f"/v1/tasks/{task}/claim")).data
+        refused = await bob.post(f"/v1/tasks/{task}/claim")
+
+        assert (refused.status, refused.code) == (400, "invalid_assignee")
+        view = await status(stage, task)
+        assert (view["assignee"], view["fence"]) == (alice.address, grant["fence"])
+
+        stolen = bob.manifest(task)
+        for path, body in (
+            ("complete", {"fence": grant["fence"], "cid": raw_cid(stolen), "manifest": stolen}),
+            ("fail", {"fence": grant["fence"], "reason": "dns"}),
+            ("release", {"fence": grant["fence"]}),
+        ):
+            refused = await bob.post(f"/v1/tasks/{task}/{path}", body)
+            assert (refused.status, refused.code) == (400, "invalid_assignee"), path
+        assert (await status(stage, task))["status"] == "active"
+
+        done = alice.done(grant)
+        completed = await alice.post(
+            f"/v1/tasks/{task}/complete", {key: done[key] for key in ("fence", "cid", "manifest")}
+        )
+        assert completed.data["status"] == "completed"
+        late = await bob.post(f"/v1/tasks/{task}/claim")
+        assert (late.status, late.code) == (400, "invalid_assignee")
+
+
+async def test_a_stale_fence_is_told_in_the_details(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, bob = await stage.worker("alice"), await stage.worker("bob")
+        (grant,) = await granted(stage, alice)
+        task = grant["task"]["id"]
+        await alice.post(f"/v1/tasks/{task}/release", {"fence": grant["fence"]})
+        await bob.take(want=1)
+        stale = await alice.post(f"/v1/tasks/{task}/fail", {"fence": grant["fence"], "reason": "dns"})
+        assert (stale.status, stale.code) == (400, "invalid_assignee")
+        assert stale.body["error"]["details"]
+
+
+async def test_a_claim_says_hello_where_no_turn_has(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        (task,) = await stage.submit(carol)
+        unknown = await alice.post(f"/v1/tasks/{task}/claim")
+        assert (unknown.status, unknown.code) == (409, "kind_unsupported")
+        assert (await alice.post(f"/v1/tasks/{task}/claim", {"hello": HELLO})).data["fence"] == 1
+
+
+async def test_a_retryable_failure_waits_and_another_ends_it(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        first, second = await granted(stage, alice, 2)
+        path = "/v1/tasks/{}/fail"
+        waiting = await alice.post(path.format(first["task"]["id"]), {"fence": first["fence"], "reason": "dns"})
+        failed = await alice.post(path.format(second["task"]["id"]), {"fence": second["fence"], "reason": "tls"})
+        assert (waiting.data["status"], failed.data["status"]) == ("waiting", "failed")
+
+
+async def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        await alice.take()
+        for path, body in (("claim", None), ("fail", {"fence": 1, "reason": "dns"}), ("release", {"fence": 1})):
+            for task in ("0192f000-0000-7000-8000-000000000000", "x", "%00"):
+                reply = await alice.post(f"/v1/tasks/{task}/{path}", body)
+                assert reply.code in {"not_found", "unstorable_text"}, (path, task)
+
+
+# ── workers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_deleting_a_worker_requeues_its_work(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        grants = await granted(stage, alice, 2)
+        (listed,) = (await stage.operator.get("/v1/workers")).data["items"]
+        assert (listed["status"], listed["free"], listed["active"]) == ("ready", 6, 2)
+        assert (await stage.operator.get(f"/v1/workers/{alice.address}")).data["id"] == listed["id"]
+
+        removed = (await stage.operator.call("DELETE", f"/v1/workers/{listed['id']}")).data
+        assert removed["requeued"] == 2
+        assert (await status(stage, grants[0]["task"]["id"]))["status"] == "pending"
+        assert (await stage.operator.get("/v1/workers")).data["items"] == []
+        assert (await stage.operator.get(f"/v1/workers/{listed['id']}")).code == "not_found"
+
+
+async def test_robots_rules_of_a_private_site_are_not_fetched_for_anybody(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        refused = await alice.get("/v1/robots?origin=http://127.0.0.1:9")
+        assert refused.code in {"robots_unavailable", "bad_request"}
+        assert (await alice.get("/v1/robots")).code == "bad_request"
+        assert (await alice.get("/v1/robots?origin=nonsense")).status < 500
