@@ -28,13 +28,15 @@ import attrs
 
 from swarm.client import Client, Result
 from swarm.errors import SwarmError
-from swarm.model import TERMINAL, Status, Via
+from swarm.model import TERMINAL, Move, Status, Via
 from swarm.wire import NewTask, TaskView
 
 T = TypeVar("T")
 
 WORKERS = ("alice", "bob", "carol")
 SINGLY, AT_ONCE = 8, 16
+#: Few, so that sixteen tasks at once are work for all three.
+SLOTS = "2"
 #: Of eight tasks that idle workers heard of by gossip, two may be taken by a turn that was due anyway.
 BY_OFFER_AT_LEAST = 6
 PAGES = SINGLY + AT_ONCE - 1
@@ -195,7 +197,7 @@ def start_workers(stage: Stage, client: Client, join_link: str, tell: Teller) ->
     names: dict[str, str] = {}
     for name in WORKERS:
         data = stage.directory / name
-        stage.start(name, "swarm-worker", join_link, "--data", str(data), "--allow-private", "on")
+        stage.start(name, "swarm-worker", join_link, "--data", str(data), "--slots", SLOTS, "--allow-private", "on")
     for name in WORKERS:
         address = stage.until(functools.partial(address_of, stage, name), START_S, f"address of {name}")
         names[address] = name
@@ -273,7 +275,7 @@ def verify(client: Client, task: TaskView, result: Result) -> None:
         raise Failure(f"{task.urls[0]} was completed {len(completions)} times")
 
 
-def show(tasks: list[TaskView], names: dict[str, str]) -> None:
+def show(client: Client, tasks: list[TaskView], names: dict[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -283,7 +285,11 @@ def show(tasks: list[TaskView], names: dict[str, str]) -> None:
         outcome = task.result or task.reason
         colour = "green" if task.status == Status.COMPLETED else "red"
         status = f"[{colour}]{task.status}[/]"
-        table.add_row(task.id, page, names.get(task.assignee or "", task.assignee), task.via, status, outcome)
+        # A failed task has no assignee any more; its history knows who had it.
+        worker = task.assignee or next(
+            (event.who for event in client.history(task.id) if event.move == Move.GRANT), None
+        )
+        table.add_row(task.id, page, names.get(worker or "", worker), task.via, status, outcome)
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
@@ -304,10 +310,10 @@ def perform(stage: Stage, *, keep: bool) -> str:
         job = scrape(client, stage, site, tell)
         tell.say("all tasks have ended; reading the ledger, and each result with all that it names")
         tasks, verified = read_back(client, job)
-    elapsed_s = tell.elapsed_s
-    print()
-    show(tasks, names)
-    print(flush=True)
+        elapsed_s = tell.elapsed_s
+        print()
+        show(client, tasks, names)
+        print(flush=True)
     statuses = [task.status for task in tasks]
     completed, failed = statuses.count(Status.COMPLETED), statuses.count(Status.FAILED)
     by_offer = sum(task.via == Via.OFFER for task in tasks)
