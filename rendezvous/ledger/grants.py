@@ -24,8 +24,9 @@ from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 
 __all__ = ["grant"]
 
+_VIA: Final = {via.value: via for via in Via}
 #: How many tasks of one lane are read ahead, at most, where its host gives as many.
-WINDOW: Final = 256
+WINDOW: Final = 1_024
 
 
 @attrs.define
@@ -212,10 +213,9 @@ def _grant_again(unit: Unit, turn: TurnWork, rows: Iterable[TaskRow]) -> None:
 def _offered(unit: Unit, picker: _Picker, turn: TurnWork, room: int) -> list[int]:
     """Those of the offers that the worker asks for which it gets."""
     op = turn.op
-    tasks = unit.tasks_by_id(op.offers)
     mine: list[int] = []
     for task in dict.fromkeys(op.offers):
-        row = tasks.get(task)
+        row = unit.task(task)
         refusal = _refuse_offer(picker, turn, row, task)
         if refusal is None and row is not None and len(mine) < room:
             picker.take(row)
@@ -268,13 +268,12 @@ def _assign(unit: Unit, picks: Sequence[_Pick]) -> None:
 
 
 def _granted(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool) -> Granted:
-    memory = unit.memory
-    lane = memory.lanes[row.lane]
+    line = unit.memory.standing(row.lane)
     return Granted(
-        task=task_body(row, body, job=memory.jobs[row.job].id, kind=memory.demands[lane.demand].kind),
-        host=memory.hosts[lane.host],
+        task=task_body(row, body, job=unit.memory.jobs[row.job].id, kind=line.kind),
+        host=line.host,
         fence=row.fence,
         lease_s=lease_s,
-        via=Via(row.via or Via.WANT),
+        via=_VIA[row.via or Via.WANT.value],
         again=again,
     )

@@ -66,9 +66,8 @@ class TaskRow:
     refunded: float | None = None
 
     def mutable(self) -> tuple[Any, ...]:
-        """The columns that a transition may change, in the order of ``statements.MUTABLE``."""
+        """The columns beside the status that a transition may change, in the order of ``statements.MUTABLE``."""
         return (
-            self.status._value_,
             self.lane,
             self.worker,
             self.boot,

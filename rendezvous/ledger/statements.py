@@ -25,9 +25,8 @@ __all__ = ["BATCH", "EVENT", "MUTABLE", "NEW_TASK", "EventKind", "Statements"]
 #: How many rows one sweep, or one chunk of a job's cancel or replay, handles: a few ten milliseconds of the writer.
 BATCH: Final = 1_000
 
-#: The columns of ``tasks`` that a transition may change, in the order of ``rows.TaskRow.mutable``.
+#: The columns of ``tasks`` beside its status that a transition may change, in the order of ``rows.TaskRow.mutable``.
 MUTABLE: Final = (
-    "status",
     "lane",
     "worker",
     "boot",
@@ -186,13 +185,22 @@ class Statements:
         literals = {name: _literal(word) for name, word in words.items()}
         return self._insert(t.events).values({**literals, **{name: bindparam(name) for name in names}})
 
-    def update_task(self, source: Status, columns: Sequence[str]) -> Compiled:
-        """Change columns of tasks; parameters: the new values, then seq, fence and last event as they were read."""
-        names = (*(f"new_{name}" for name in columns), "the_seq", "old_fence", "old_event")
-        return self._shape(("update", source, columns), lambda: self._changed_task(source, columns), names)
+    def update_task(self, source: Status, target: Status, columns: Sequence[str]) -> Compiled:
+        """Change columns of tasks, and their status.
 
-    def _changed_task(self, source: Status, columns: Sequence[str]) -> Any:
+        Parameters: the new values of ``columns``, then seq, fence and last event as they were read.
+        """
+        names = (*(f"new_{name}" for name in columns), "the_seq", "old_fence", "old_event")
+        return self._shape(
+            ("update", source, target, columns), lambda: self._changed_task(source, target, columns), names
+        )
+
+    def _changed_task(self, source: Status, target: Status, columns: Sequence[str]) -> Any:
         tasks = t.tasks
+        # a parameter may not be named like a column in SET (facts/ledger.md)
+        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
+        if source is not target:
+            values["status"] = _literal(target)
         return (
             sa.update(tasks)
             .where(
@@ -201,8 +209,7 @@ class Statements:
                 tasks.c.fence == bindparam("old_fence"),
                 tasks.c.last_event == bindparam("old_event"),
             )
-            # a parameter may not be named like a column in SET (facts/ledger.md)
-            .values({name: bindparam(f"new_{name}") for name in columns})
+            .values(values)
         )
 
     def _shape(self, key: Any, build: Callable[[], Any], names: Sequence[str]) -> Compiled:

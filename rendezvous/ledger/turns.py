@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import attrs
 import orjson
 
 from rendezvous.ledger.endings import fail, give_back
@@ -39,24 +38,41 @@ __all__ = ["TurnWork", "begin_turns", "renew_lease", "settle"]
 BOOTS_KEPT = 8
 
 
-@attrs.define
 class TurnWork:
-    """One turn on its way through a group."""
+    """One turn on its way through a group.
 
-    op: TakeTurn
-    worker: WorkerRow
-    #: Whether it comes from an earlier boot than the worker's latest: it may end what it holds, and gets nothing.
-    outdated: bool = False
-    ended: list[Ended] = attrs.Factory(list)
-    renewed: list[RenewedLease] = attrs.Factory(list)
-    lost: list[int] = attrs.Factory(list)
-    cancelled: list[TaskId] = attrs.Factory(list)
-    #: What the worker held before this turn; read for whole turns only.
-    leases: list[TaskRow] = attrs.Factory(list)
-    #: Live leases whose grant was lost on its way.
-    again: list[TaskRow] = attrs.Factory(list)
-    granted: list[Granted] = attrs.Factory(list)
-    refused: dict[TaskId, Refusal] = attrs.Factory(dict)
+    Attributes:
+        outdated: it comes from an earlier boot than the worker's latest: it may end what it holds, and gets nothing.
+        leases: what the worker held before this turn; read for whole turns only.
+        again: live leases whose grant was lost on its way.
+    """
+
+    __slots__ = (
+        "again",
+        "cancelled",
+        "ended",
+        "granted",
+        "leases",
+        "lost",
+        "op",
+        "outdated",
+        "refused",
+        "renewed",
+        "worker",
+    )
+
+    def __init__(self, op: TakeTurn, worker: WorkerRow) -> None:
+        self.op = op
+        self.worker = worker
+        self.outdated = False
+        self.leases: Sequence[TaskRow] = ()
+        self.again: Sequence[TaskRow] = ()
+        self.ended: list[Ended] = []
+        self.renewed: list[RenewedLease] = []
+        self.lost: list[int] = []
+        self.cancelled: list[TaskId] = []
+        self.granted: list[Granted] = []
+        self.refused: dict[TaskId, Refusal] = {}
 
     def result(self) -> TurnResult:
         """The answer."""
@@ -91,8 +107,8 @@ def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
 
 def _named(op: TakeTurn) -> Iterator[TaskId]:
     for items in (op.done, op.failed, op.released, op.held, op.renew):
-        for item in items:
-            yield item.task
+        if items:
+            yield from [item.task for item in items]
     yield from op.offers
 
 
@@ -118,27 +134,27 @@ def settle(unit: Unit, turns: Sequence[TurnWork]) -> None:
 
 def _settle_one(unit: Unit, turn: TurnWork) -> None:
     op, worker = turn.op, turn.worker
-    tasks = unit.tasks_by_id(_named(op))
     for done in op.done:
-        turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=_done(unit, tasks, worker, done)))
+        turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=_done(unit, worker, done)))
     for failed in op.failed:
-        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, tasks, worker, failed)))
+        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, worker, failed)))
     for released in op.released:
-        outcome = _released(unit, tasks, worker, released)
+        outcome = _released(unit, worker, released)
         turn.ended.append(Ended(task=released.task, fence=released.fence, outcome=outcome))
     for row in turn.leases:
         if row.status is Status.ACTIVE and row.boot != op.boot:
             give_back(unit, row, Actor.LEDGER, detail="the worker started anew")
-    renewing = set(op.renew)
-    for ref in dict.fromkeys((*op.held, *op.renew)):
-        _hold(unit, tasks.get(ref.task), turn, ref, renew=ref in renewing)
+    if op.held or op.renew:
+        renewing = set(op.renew)
+        for ref in dict.fromkeys((*op.held, *op.renew)):
+            _hold(unit, unit.task(ref.task), turn, ref, renew=ref in renewing)
     if turn.leases:
         spoken_of = {ref.task for items in (op.done, op.failed, op.released, op.held, op.renew) for ref in items}
         turn.again = [row for row in turn.leases if row.id not in spoken_of and is_live(row, now=unit.now)]
 
 
-def _done(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, item: DoneItem) -> Status | Refusal:
-    row = tasks.get(item.task)
+def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
+    row = unit.task(item.task)
     if row is None:
         return not_found(item.task)
     stored = repeated_result(row, worker.n, item)
@@ -162,8 +178,8 @@ def _done(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, item: Don
     return row.status
 
 
-def _failed(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, item: FailedItem) -> Status | Refusal:
-    row = tasks.get(item.task)
+def _failed(unit: Unit, worker: WorkerRow, item: FailedItem) -> Status | Refusal:
+    row = unit.task(item.task)
     if row is None:
         return not_found(item.task)
     stored = repeated_failure(row, worker.n, item)
@@ -185,8 +201,8 @@ def _failed(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, item: F
     return row.status
 
 
-def _released(unit: Unit, tasks: dict[TaskId, TaskRow], worker: WorkerRow, ref: LeaseRef) -> Status | Refusal:
-    row = tasks.get(ref.task)
+def _released(unit: Unit, worker: WorkerRow, ref: LeaseRef) -> Status | Refusal:
+    row = unit.task(ref.task)
     if row is None:
         return not_found(ref.task)
     stored = repeated_release(row, worker.n, ref.fence)

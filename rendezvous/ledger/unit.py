@@ -17,6 +17,7 @@ from itertools import compress
 from operator import ne
 from typing import Any, Final
 
+import attrs
 import orjson
 
 from rendezvous.ledger.engine import Compiled, StatementFailed, WriterConnection
@@ -28,6 +29,7 @@ from rendezvous.policy import leases
 from rendezvous.policy.eligibility import Demand, check_demand
 from swarm.errors import SwarmError
 from swarm.model import MOVES, TERMINAL, Actor, JobId, Move, Status, TaskId
+from swarm.wire import Requires
 
 __all__ = ["Fleet", "IllegalMove", "Memory", "Unit", "as_json"]
 
@@ -38,9 +40,10 @@ LANES_KEPT: Final = 100_000
 #: A worker is live while its last turn is at most three heartbeats of 10 s old.
 LIVE_S: Final = 30.0
 
-_STATUS: Final = MUTABLE.index("status")
 _FENCE: Final = MUTABLE.index("fence")
 _LAST_EVENT: Final = MUTABLE.index("last_event")
+#: A changed row, with its status and other columns as they were read.
+_Changed = tuple[TaskRow, Status, tuple[Any, ...]]
 #: The columns of an event that are mostly NULL.
 _EXTRA: Final = ("who", "reason", "detail")
 
@@ -52,6 +55,16 @@ class IllegalMove(SwarmError):
 def as_json(values: Iterable[Any]) -> str:
     """The text of a ``json_rows`` parameter."""
     return orjson.dumps(list(values)).decode()
+
+
+@attrs.frozen
+class Standing:
+    """What all tasks of a lane have in common."""
+
+    kind: str
+    tier: str
+    requires: Requires
+    host: str
 
 
 class Memory:
@@ -71,8 +84,18 @@ class Memory:
         self.lane_of: dict[tuple[int, int], int] = {}
         self.workers: dict[int, WorkerRow] = {}
         self.worker_of: dict[WorkerRef, int] = {}
+        self._standings: Final[dict[int, Standing]] = {}
         self.counters: dict[str, int] | None = None
         self.durations: dict[str, dict[int, int]] | None = None
+
+    def standing(self, lane: int) -> Standing:
+        """What all tasks of a lane have in common, for their events and grants."""
+        known = self._standings.get(lane)
+        if known is None:
+            row = self.lanes[lane]
+            demand = self.demands[row.demand]
+            known = self._standings[lane] = Standing(demand.kind, demand.tier, demand.requires, self.hosts[row.host])
+        return known
 
     @property
     def too_big(self) -> bool:
@@ -146,14 +169,16 @@ class Unit:
         #: Lanes whose first ready task may be another one now.
         self.stale_heads: Final[set[int]] = set()
         self.manifests: Final[list[tuple[str, bytes]]] = []
-        #: Changed rows, with their columns as they were read.
-        self._dirty: dict[int, tuple[TaskRow, tuple[Any, ...]]] = {}
+        self._dirty: dict[int, _Changed] = {}
         #: Events by what they have in common.
         self._event_rows: Final[dict[tuple[EventKind, tuple[str, ...]], list[tuple[Any, ...]]]] = {}
         self._counted: Final[defaultdict[tuple[int, Status], int]] = defaultdict(int)
         self._numbered: Final[defaultdict[str, int]] = defaultdict(int)
         self._sampled: Final[defaultdict[tuple[str, int], int]] = defaultdict(int)
         self._leases: Final[dict[str, float]] = {}
+        # The hottest counter: kept in an attribute, and counted in ``finish``.
+        self._first_event: Final = self.next("event", by=0)
+        self._last_event = self._first_event - 1
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,6 +191,11 @@ class Unit:
             self.read_tasks(self.statements.tasks_by_id, as_json(missing))
         seqs = memory.seq_of
         return {task: memory.rows[seqs[task]] for task in wanted if task in seqs}
+
+    def task(self, task: TaskId) -> TaskRow | None:
+        """One of the tasks that were read by their ids in this unit; None where it doesn't exist."""
+        seq = self.memory.seq_of.get(task)
+        return None if seq is None else self.memory.rows[seq]
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> list[TaskRow]:
         """The rows of these tasks, in this order; all exist."""
@@ -285,7 +315,7 @@ class Unit:
 
     def kind(self, row: TaskRow) -> str:
         """What runs this task."""
-        return self.memory.demands[self.memory.lanes[row.lane].demand].kind
+        return self.memory.standing(row.lane).kind
 
     # ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -329,7 +359,7 @@ class Unit:
     def touch(self, row: TaskRow) -> None:
         """Say that a row is about to change."""
         if row.seq not in self._dirty:
-            self._dirty[row.seq] = (row, row.mutable())
+            self._dirty[row.seq] = (row, row.status, row.mutable())
 
     def move(
         self,
@@ -385,7 +415,7 @@ class Unit:
     ) -> None:
         """Append to a task's history; ``move`` does, and the submission of a new row."""
         memory = self.memory
-        event = self.next("event")
+        event = self._last_event = self._last_event + 1
         previous = row.last_event or None
         row.events += 1
         row.last_event = event
@@ -404,8 +434,7 @@ class Unit:
             rows = self._event_rows[shape] = []
         rows.append(values)
         job = memory.jobs[row.job]
-        lane = memory.lanes[row.lane]
-        demand = memory.demands[lane.demand]
+        line = memory.standing(row.lane)
         ref = None if worker is None else memory.workers[worker].ref
         if who is None:
             if by is Actor.REQUESTER:
@@ -429,12 +458,12 @@ class Unit:
                 at=self.now,
                 job=job.id,
                 owner=job.owner,
-                kind=demand.kind,
-                host=memory.hosts[lane.host],
+                kind=line.kind,
+                host=line.host,
                 priority=row.priority,
-                tier=demand.tier,
+                tier=line.tier,
                 reward_wei=int(row.reward_wei),
-                requires=demand.requires,
+                requires=line.requires,
             )
         )
 
@@ -449,27 +478,30 @@ class Unit:
         dirty, self._dirty = self._dirty, {}
         if dirty:
             self._write_rows(dirty)
-            for row, _ in dirty.values():
+            for row, _, _ in dirty.values():
                 if row.status in TERMINAL:
                     self.memory.drop(row)
         if self.stale_heads:
             self.connection.run(self.statements.update_heads, as_json(sorted(self.stale_heads)))
             self.stale_heads.clear()
 
-    def _write_rows(self, dirty: dict[int, tuple[TaskRow, tuple[Any, ...]]]) -> None:
+    def _write_rows(self, dirty: dict[int, _Changed]) -> None:
         """Write what changed of each row; rows that changed alike share a statement."""
-        shapes: dict[tuple[str, tuple[str, ...]], list[tuple[Any, ...]]] = {}
-        for seq, (row, before) in sorted(dirty.items()):
+        shapes: dict[tuple[Status, Status, tuple[str, ...]], list[tuple[Any, ...]]] = {}
+        for seq, (row, source, before) in sorted(dirty.items()):
             after = row.mutable()
             changed = tuple(map(ne, before, after))
             columns = tuple(compress(MUTABLE, changed))
-            if columns:
-                values = (*compress(after, changed), seq, before[_FENCE], before[_LAST_EVENT])
-                shapes.setdefault((before[_STATUS], columns), []).append(values)
-        for (source, columns), batch in shapes.items():
-            written = self.connection.many(self.statements.update_task(Status(source), columns), batch)
-            if written != len(batch):
-                raise StatementFailed(f"{len(batch) - written} tasks were moved by another writer meanwhile")
+            values = (*compress(after, changed), seq, before[_FENCE], before[_LAST_EVENT])
+            batch = shapes.get((source, row.status, columns))
+            if batch is None:
+                batch = shapes[source, row.status, columns] = []
+            batch.append(values)
+        for shape, batch in shapes.items():
+            if shape[2]:
+                written = self.connection.many(self.statements.update_task(*shape), batch)
+                if written != len(batch):
+                    raise StatementFailed(f"{len(batch) - written} tasks were moved by another writer meanwhile")
 
     def finish(self) -> None:
         """Write everything that is left: rows, history, manifests and kept numbers. Commit comes next."""
@@ -488,8 +520,10 @@ class Unit:
             connection.many(statements.add_to_status_count, list(totals.items()))
         if self._sampled:
             self._keep_samples()
-        if self._numbered:
-            connection.many(statements.add_to_counter, list(self._numbered.items()))
+        self.next("event", by=self._last_event - self._first_event + 1)
+        numbered = [(name, by) for name, by in self._numbered.items() if by]
+        if numbered:
+            connection.many(statements.add_to_counter, numbered)
 
     def _keep_samples(self) -> None:
         durations = self._durations()
