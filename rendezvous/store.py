@@ -8,6 +8,7 @@ question.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -244,7 +245,7 @@ class KuboStore:
             raise MalformedInput(f"a block of {len(data)} bytes where at most {MAX_BLOCK_BYTES} are taken")
         verify_block(cid, data)
         form = aiohttp.FormData()
-        form.add_field("data", data, filename="block", content_type="application/octet-stream")
+        form.add_field("data", io.BytesIO(data), filename="block", content_type="application/octet-stream")
         options = {"cid-codec": CODEC_NAMES[parse_cid(cid).codec], "mhtype": "sha2-256", "pin": "false"}
         stored = self._decode(await self._call("block/put", options, form)).get("Key")
         if stored != cid:
@@ -298,6 +299,7 @@ class KuboStore:
 
     async def delete(self, cid: Cid) -> bool:
         """See ``RootStore``. One that the operator has pinned too is left to the operator."""
+        parse_cid(cid)
         was_kept = True
         try:
             await self._ask("pin/rm", {"arg": cid, "recursive": "false"})

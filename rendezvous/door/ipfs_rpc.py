@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Final
 
@@ -21,9 +22,9 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from rendezvous.store import RootStore
-from swarm.content.cid import MAX_BLOCK_BYTES, Codec, FileBuilder, format_cid, parse_cid, raw_cid
+from swarm.content.cid import MAX_BLOCK_BYTES, FileBuilder, dag_pb_cid, parse_cid, raw_cid
 from swarm.content.walk import FileWalk
-from swarm.errors import MalformedInput, PeerError, StoreFull, UnreachableError
+from swarm.errors import PeerError, StoreFull, UnreachableError
 from swarm.ipfs import NOT_FOUND
 from swarm.model import Cid
 
@@ -43,7 +44,7 @@ UPLOAD_TIMEOUT_S: Final = 300.0
 PIECE_BYTES: Final = 64 * 1024
 #: The level of the RPC that these calls have been at since; ``ipfshttpclient.connect()`` takes 0.4.23 to below 0.8.
 RPC_VERSION: Final = "0.7.0"
-CODECS: Final = {"raw": Codec.RAW, "dag-pb": Codec.DAG_PB, "protobuf": Codec.DAG_PB}
+CODECS: Final = {"raw": raw_cid, "dag-pb": dag_pb_cid, "protobuf": dag_pb_cid}
 MAX_OFFSET: Final = 2**63 - 1
 
 
@@ -91,6 +92,8 @@ def _guarded(handler: Handler, authenticate: Authenticate) -> Handler:
             return _failed(str(fault), fault.status)
         except PeerError as fault:
             return _failed(str(fault), 400)
+        except TimeoutError:
+            return _failed(f"the upload took longer than {UPLOAD_TIMEOUT_S:g} s", 408)
         except StoreFull as fault:
             log.warning("store_full", reason=str(fault))
             return _failed("the root's store is full: no space left on device", 507)
@@ -110,7 +113,7 @@ class _Rpc:
         """Cut files into blocks and keep them; a line of JSON for each."""
         _refuse_other_import(request)
         only_hash = _flag(request, "only-hash")
-        lines = []
+        lines: list[dict[str, object]] = []
         room_bytes = MAX_ADD_BYTES
         async with asyncio.timeout(UPLOAD_TIMEOUT_S):
             async for part in _files(request):
@@ -178,21 +181,21 @@ class _Rpc:
     async def block_put(self, request: web.Request) -> web.StreamResponse:
         """Keep blocks as they are; a line of JSON for each."""
         named = request.query.get("cid-codec") or request.query.get("format") or "raw"
-        codec = CODECS.get(named)
-        if codec is None:
+        cid_of = CODECS.get(named)
+        if cid_of is None:
             raise _RpcError(f"codec {named[:40]!r} isn't taken, but raw and dag-pb are")
         if request.query.get("mhtype", "sha2-256") != "sha2-256" or request.query.get("mhlen", "-1") not in (
             "-1",
             "32",
         ):
             raise _RpcError("another hash isn't taken, but sha2-256 is")
-        lines = []
+        lines: list[dict[str, object]] = []
         room_bytes = MAX_ADD_BYTES
         async with asyncio.timeout(UPLOAD_TIMEOUT_S):
             async for part in _files(request):
                 block = await _read(part, min(MAX_BLOCK_BYTES, room_bytes))
                 room_bytes -= len(block)
-                cid = format_cid(codec, parse_cid(raw_cid(block)).digest)
+                cid = cid_of(block)
                 await self._store.put(cid, block)
                 lines.append({"Key": cid, "Size": len(block)})
         return _answered(*lines)
@@ -258,23 +261,43 @@ async def _files(request: web.Request) -> AsyncIterator[BodyPartReader]:
     """The files of a multipart body, at least one."""
     if request.content_type != "multipart/form-data":
         raise _RpcError("file argument 'data' is required, as multipart/form-data")
-    count = 0
-    try:
+    with _parsing():
         reader = await request.multipart()
-        while (part := await reader.next()) is not None:
-            if not isinstance(part, BodyPartReader) or part.headers.get("Content-Type") == "application/x-directory":
-                raise _RpcError("directories aren't taken, but files are")
-            count += 1
-            yield part
-    except (ValueError, AssertionError, HttpProcessingError, aiohttp.ClientPayloadError, EOFError) as fault:
-        raise _RpcError(f"the body isn't multipart/form-data: {fault}") from fault
+    count = 0
+    while True:
+        with _parsing():
+            part = await reader.next()
+        if part is None:
+            break
+        if not isinstance(part, BodyPartReader) or part.headers.get("Content-Type") == "application/x-directory":
+            raise _RpcError("directories aren't taken, but files are")
+        count += 1
+        yield part
     if not count:
         raise _RpcError("file argument 'data' is required")
 
 
 async def _pieces(part: BodyPartReader) -> AsyncIterator[bytes]:
-    while piece := await part.read_chunk(PIECE_BYTES):
+    while not part.at_eof():
+        with _parsing():
+            piece = await part.read_chunk(PIECE_BYTES)
         yield piece
+
+
+@contextmanager
+def _parsing() -> Iterator[None]:
+    """What aiohttp raises where a multipart body breaks its form: each of its readers has its own way."""
+    try:
+        yield
+    except (
+        ValueError,
+        AssertionError,
+        LookupError,
+        EOFError,
+        HttpProcessingError,
+        aiohttp.ClientPayloadError,
+    ) as fault:
+        raise _RpcError(f"the body isn't multipart/form-data: {fault}") from fault
 
 
 async def _read(part: BodyPartReader, max_bytes: int) -> bytes:
