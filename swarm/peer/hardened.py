@@ -23,7 +23,7 @@ import libp2p.kad_dht.kad_dht
 import libp2p.kad_dht.peer_routing
 import libp2p.kad_dht.provider_store
 import libp2p.kad_dht.value_store
-import libp2p.pubsub.gossipsub
+import libp2p.protocol_muxer.multiselect_communicator
 import libp2p.pubsub.pubsub
 import structlog
 import trio
@@ -34,6 +34,7 @@ from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import ParseError
 from libp2p.host.basic_host import BasicHost
+from libp2p.io.abc import Reader
 from libp2p.io.exceptions import MessageTooLarge
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.network.config import ConnectionConfig, RetryConfig
@@ -55,6 +56,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL_ID
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from swarm.errors import MalformedInput
 from swarm.peer.addresses import Multiaddr
@@ -91,6 +93,8 @@ MAX_PROVIDER_KEYS: Final = 2048
 MAX_PROVIDER_ADDRESSES: Final = 16
 #: A provider says so again every five minutes, so one that missed six is gone (default: 48 hours).
 PROVIDER_TTL_S: Final = 1800
+#: The cap of go-multistream on one line.
+MAX_NEGOTIATION_BYTES: Final = 64 * 1024
 #: One dial of one address: TCP, Noise and yamux.
 DIAL_ADDRESS_S: Final = 5.0
 #: Connections above which the least used are closed. A hub of 200 workers stays below it.
@@ -102,6 +106,18 @@ HEARTBEAT_S: Final = 1
 #: What only malformed bytes raise: not UTF-8, not protobuf, not a varint, longer than a frame may be. All else that
 #: ends a stream is a peer that left, or a fault of ours.
 MALFORMED_FAULTS: Final = (UnicodeDecodeError, DecodeError, ParseError, MessageTooLarge, MalformedInput)
+
+
+async def _read_negotiation(reader: Reader) -> bytes:
+    """Read one line of a protocol negotiation.
+
+    0.8.1 believes whatever length comes, before anybody has said who it is: a gigabyte is allocated, 2⁶⁰ bytes are a
+    MemoryError.
+    """
+    line = await read_varint_prefixed_bytes_limited(reader, MAX_NEGOTIATION_BYTES)
+    if not line.endswith(b"\n"):
+        raise ParseError("a line of the negotiation without an end")
+    return line[:-1]
 
 
 def _patch_modules() -> None:
@@ -118,6 +134,8 @@ def _patch_modules() -> None:
     providers: Any = libp2p.kad_dht.provider_store
     providers.BUCKET_SIZE = MAX_PROVIDERS_PER_KEY
     providers.PROVIDER_RECORD_EXPIRATION_INTERVAL = PROVIDER_TTL_S
+    negotiation: Any = libp2p.protocol_muxer.multiselect_communicator
+    negotiation.read_delim = _read_negotiation
     pubsub: Any = libp2p.pubsub.pubsub
     pubsub.RpcQueue = functools.partial(RpcQueue, max_size=RPC_QUEUE_SIZE)
     pubsub.SUBSCRIPTION_CHANNEL_SIZE = SUBSCRIPTION_QUEUE_SIZE
@@ -188,8 +206,8 @@ class HardenedSwarm(Swarm):
                 with trio.move_on_after(DIAL_ADDRESS_S):
                     try:
                         connection = await self._dial_addr_single_attempt(address, peer_id)
-                    except SwarmException as fault:
-                        log.debug("dial_failed", peer=name, address=str(address), reason=str(fault))
+                    except Exception as fault:  # noqa: BLE001 - supervision boundary: who answers sends what it likes
+                        log.debug("dial_failed", peer=name, address=str(address), reason=repr(fault))
                     else:
                         self.admission.dialled(name, answered=True)
                         return [connection]

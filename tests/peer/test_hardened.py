@@ -19,7 +19,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
-from libp2p.utils.varint import decode_varint_with_size
+from libp2p.utils.varint import decode_varint_with_size, encode_uvarint
 from multiaddr import Multiaddr
 
 import swarm.peer
@@ -140,6 +140,36 @@ async def test_an_exception_in_the_validator_drops_the_message_alone() -> None:
 
         await answers(str(victim.get_addrs()[0]))
         assert pubsub.manager.is_running
+
+
+async def test_a_negotiation_of_an_absurd_length_costs_no_memory() -> None:
+    async with open_host() as victim:
+        port = int(str(victim.get_transport_addrs()[0]).rsplit("/", 1)[1])
+        for length in (10**9, 2**62):
+            with trio.fail_after(5):
+                async with await trio.open_tcp_stream("127.0.0.1", port) as mallory:
+                    await mallory.send_all(b"\x13/multistream/1.0.0\n" + encode_uvarint(length) + bytes(1000))
+                    with contextlib.suppress(trio.BrokenResourceError):
+                        while await mallory.receive_some(4096):
+                            pass
+
+        await answers(str(victim.get_addrs()[0]))
+
+
+async def test_whoever_answers_a_dial_cant_end_the_node_that_dialled() -> None:
+    async def absurd(stream: trio.SocketStream) -> None:
+        await stream.send_all(encode_uvarint(2**62) + bytes(1000))
+        await trio.sleep_forever()
+
+    async with open_host() as alice, trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, absurd, [listener])
+        address = Multiaddr(f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}")
+        mallory = ID.from_pubkey(create_new_key_pair(seed_of("mallory")).public_key)
+        alice.get_peerstore().add_addrs(mallory, [address], 60)
+        with pytest.raises(SwarmException), trio.fail_after(8):
+            await alice.get_network().dial_peer(mallory)
+        nursery.cancel_scope.cancel()
 
 
 # ── who may connect ───────────────────────────────────────────────────────────────────────────────────────────────
