@@ -129,8 +129,8 @@ def why(task: str, as_json: bool) -> None:
         print_json(answer)
         return
     click.echo(answer.get("message"))
-    rows = (_why_row(worker) for worker in answer.get("workers", ()))
-    print_table(("worker", "may have it", "why not"), rows, empty=f"{answer.get('live_workers', 0)} live workers")
+    if workers := answer.get("workers"):
+        print_table(("worker", "may have it", "why not"), (_why_row(worker) for worker in workers), empty="")
 
 
 def _why_row(worker: Mapping[str, Any]) -> tuple[object, ...]:

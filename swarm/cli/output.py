@@ -76,10 +76,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """Names and values below each other; those without a value are left out."""
-    shown = [(name, str(value)) for name, value in pairs if value not in (None, "", {}, ())]
+    shown = [(name, _text(value)) for name, value in pairs if value not in (None, "", {}, ())]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         click.echo(f"{name:<{width}}  {value}")
+
+
+def _text(value: object) -> str:
+    return orjson.dumps(value).decode() if isinstance(value, (dict, list)) else str(value)
 
 
 def counts_text(view: JobView) -> str:
