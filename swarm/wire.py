@@ -8,6 +8,7 @@ Decode with ``decode``: it turns every msgspec fault into ``MalformedInput``, so
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -560,7 +561,7 @@ def check_storable(value: Any) -> str | None:
             if not -MAX_INT - 1 <= item <= MAX_INT:
                 return "an integer has more than 63 bits"
         elif isinstance(item, float):
-            if item != item or item in (float("inf"), float("-inf")):
+            if not math.isfinite(item):
                 return "a number isn't finite"
         elif isinstance(item, dict):
             pending.extend(item.keys())
