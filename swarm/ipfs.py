@@ -53,6 +53,9 @@ class IpfsUploader:
         self._client = ipfshttpclient.Client(
             multiaddr, session=True, headers=headers, timeout=timeout_s, chunk_size=CHUNK_BYTES
         )
+        for adapter in self._client._client._session.adapters.values():
+            # ipfshttpclient 0.7.0 passes on what urllib3 2 warns of and urllib3 3 refuses.
+            adapter.poolmanager.connection_pool_kw.pop("strict", None)
 
     def __enter__(self) -> Self:
         return self
@@ -123,9 +126,10 @@ class IpfsUploader:
             if NOT_FOUND in str(fault):
                 raise BlockNotFound(self.address, cid) from fault
             raise IpfsUnreachable(self.address, str(fault)) from fault
-        except (ipfshttpclient.exceptions.Error, requests.RequestException, KeyError, TypeError) as fault:
-            # the last two: an answer that is JSON, but not of Kubo's shape
+        except (ipfshttpclient.exceptions.Error, requests.RequestException) as fault:
             raise IpfsUnreachable(self.address, f"{type(fault).__name__}: {fault}") from fault
+        except (KeyError, TypeError, AssertionError) as fault:  # its ways to find an answer of another shape
+            raise IpfsUnreachable(self.address, "it answers, but not as an IPFS RPC does") from fault
 
 
 def rpc_url(multiaddr: str) -> str:

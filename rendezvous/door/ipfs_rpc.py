@@ -12,7 +12,6 @@ import asyncio
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Final
 
 import aiohttp
@@ -22,11 +21,12 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from rendezvous.store import RootStore
+from swarm import __version__
 from swarm.content.cid import MAX_BLOCK_BYTES, FileBuilder, dag_pb_cid, parse_cid, raw_cid
 from swarm.content.walk import FileWalk
 from swarm.errors import PeerError, StoreFull, UnreachableError
 from swarm.ipfs import NOT_FOUND
-from swarm.model import Cid
+from swarm.model import AGENT, Cid
 
 __all__ = ["MAX_ADD_BYTES", "add_ipfs_routes"]
 
@@ -208,7 +208,7 @@ class _Rpc:
                 "ID": peer_id,
                 "PublicKey": "",
                 "Addresses": list(addresses),
-                "AgentVersion": f"task-swarm/{version('task-swarm')}",
+                "AgentVersion": f"{AGENT}/{__version__}",
                 "Protocols": [],
             }
         )
