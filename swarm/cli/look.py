@@ -184,8 +184,8 @@ def _worker_row(worker: Mapping[str, Any]) -> tuple[object, ...]:
         worker.get("status"),
         worker.get("active"),
         worker.get("slots"),
-        stats.get("tasks_done"),
-        stats.get("tasks_failed"),
+        stats.get("tasks_done", 0),
+        stats.get("tasks_failed", 0),
         None if seen is None else f"{age(float(seen))} ago",
         worker.get("version"),
     )
