@@ -109,7 +109,6 @@ class Rendezvous:
         met = await self._dialer.consider(self._host, await self.find(), found_by="dht")
         self._interval.round_done(met=met)
         if met:
-            log.debug("dht_peers_met", count=met)
             await self._provide_where_new()
 
     async def _wait(self, started_at: float) -> None:

@@ -156,9 +156,10 @@ async def test_a_negotiation_of_an_absurd_length_costs_no_memory() -> None:
         await answers(str(victim.get_addrs()[0]))
 
 
-async def test_whoever_answers_a_dial_cant_end_the_node_that_dialled() -> None:
+@pytest.mark.parametrize("answer", [encode_uvarint(2**62) + bytes(1000), b"\x03\xff\xfe\n", b"\x00" * 100])
+async def test_whoever_answers_a_dial_cant_end_the_node_that_dialled(answer: bytes) -> None:
     async def absurd(stream: trio.SocketStream) -> None:
-        await stream.send_all(encode_uvarint(2**62) + bytes(1000))
+        await stream.send_all(answer)
         await trio.sleep_forever()
 
     async with open_host() as alice, trio.open_nursery() as nursery:
