@@ -326,6 +326,23 @@ class LedgerReader:
         statement = sa.select(t.workers.c.n, t.workers.c.address, t.workers.c.instance).where(identity.in_(wanted))
         return {WorkerRef(row.address, row.instance): row.n for row in self._rows(statement)} if wanted else {}
 
+    def openings(self, now: float) -> tuple[float | None, int]:
+        """When the next line of ready tasks opens that its host's pace keeps closed, and how many are open by now.
+
+        Args:
+            now: ledger time, seconds.
+
+        Returns:
+            A ledger time, None where no line is closed; and how many closed lines a turn would open now.
+        """
+        closed = sa.and_(t.lanes.c.opens_at.is_not(None), t.lanes.c.head_seq.is_not(None))
+        statement = sa.select(
+            sa.func.min(t.lanes.c.opens_at),
+            sa.func.coalesce(sa.func.sum(sa.case((t.lanes.c.opens_at <= now, 1), else_=0)), 0),
+        ).where(closed)
+        opens_at, opened = self._rows(statement)[0]
+        return opens_at, int(opened)
+
     # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def manifest(self, cid: Cid) -> bytes | None:

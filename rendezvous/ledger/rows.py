@@ -88,6 +88,7 @@ class TaskRow:
             self.events,
             self.last_event,
             self.accepted,
+            self.expires_at,
         )
 
     def first_columns(self) -> tuple[Any, ...]:

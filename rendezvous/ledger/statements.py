@@ -47,6 +47,7 @@ MUTABLE: Final = (
     "events",
     "last_event",
     "accepted",
+    "expires_at",
 )
 
 

@@ -1,0 +1,75 @@
+"""May this worker have that task?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from rendezvous.policy.eligibility import Demand, check_demand, check_passed_over, decide
+from rendezvous.policy.pacing import new_bucket
+from swarm.model import RefusalCode
+from swarm.wire import Requires
+
+BUCKET = new_bucket(rate_per_s=1.0, burst=1.0, now=0.0)
+
+
+@attrs.frozen(kw_only=True)
+class Said:
+    kinds: frozenset[str] = frozenset({"fetch"})
+    labels: frozenset[str] = frozenset()
+    region: str | None = None
+    versions: dict[str, str] = attrs.field(factory=dict)
+
+
+def demand(**requires: Any) -> Demand:
+    return Demand(tier="bulk", kind="fetch", requires=Requires(**requires))
+
+
+def test_a_worker_without_the_kind_is_refused() -> None:
+    refusal = check_demand(demand(), Said(kinds=frozenset({"noop"})))
+    assert refusal is not None
+    assert refusal.code is RefusalCode.KIND_UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("requires", "said"),
+    [
+        ({"region": "eu"}, {"region": "eu"}),
+        ({"labels": ("gpu", "big")}, {"labels": frozenset({"gpu", "big", "more"})}),
+        ({"versions": {"fetch": "2"}}, {"versions": {"fetch": "2", "noop": "1"}}),
+        ({"profile": "osaka"}, {"labels": frozenset({"profile:osaka"})}),
+        ({"session": "s1"}, {"labels": frozenset({"session:s1"})}),
+    ],
+)
+def test_each_requirement_is_met_by_who_says_so_and_by_nobody_else(
+    requires: dict[str, Any], said: dict[str, Any]
+) -> None:
+    assert check_demand(demand(**requires), Said(**said)) is None
+    refusal = check_demand(demand(**requires), Said())
+    assert refusal is not None
+    assert refusal.code is RefusalCode.REQUIRES_UNMET
+
+
+def test_who_lost_it_is_passed_over_only_while_another_can_run_it() -> None:
+    lost = attrs.evolve(demand(), passed_over=frozenset({7}))
+    refusal = check_passed_over(lost, 7, another=True)
+    assert refusal is not None
+    assert refusal.code is RefusalCode.PASSED_OVER
+    assert check_passed_over(lost, 7, another=False) is None
+    assert check_passed_over(lost, 8, another=True) is None
+
+
+def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
+    empty = attrs.evolve(BUCKET, tokens=0.0)
+    lost = attrs.evolve(demand(region="eu"), passed_over=frozenset({1}))
+
+    def code(asked: Demand, said: Said) -> RefusalCode | None:
+        refusal = decide(asked, "site.test", empty, worker=1, facts=said, another=True, now=0.0)
+        return None if refusal is None else refusal.code
+
+    assert code(lost, Said()) is RefusalCode.REQUIRES_UNMET
+    assert code(lost, Said(region="eu")) is RefusalCode.PASSED_OVER
+    assert code(demand(), Said()) is RefusalCode.HOST_PACED
+    assert decide(demand(), "site.test", BUCKET, worker=1, facts=Said(), another=True, now=0.0) is None

@@ -1,0 +1,77 @@
+"""A bucket per host."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rendezvous.policy.pacing import check_host, new_bucket, opens_at, refilled, tokens_now
+from swarm.model import RefusalCode
+
+NOW = 1_000_000_000.0
+
+
+def test_a_full_bucket_gives_its_burst_and_then_one_a_second() -> None:
+    bucket = new_bucket(rate_per_s=1.0, burst=5.0, now=NOW)
+    bucket = refilled(bucket, taken=5, now=NOW)
+    refusal = check_host("site.test", bucket, now=NOW)
+    assert refusal is not None
+    assert refusal.code is RefusalCode.HOST_PACED
+    assert refusal.retry_after_s == pytest.approx(1.0)
+    assert check_host("site.test", bucket, now=NOW + 1.0) is None
+
+
+def test_it_never_holds_more_than_its_burst() -> None:
+    bucket = refilled(new_bucket(rate_per_s=1.0, burst=5.0, now=NOW), taken=1, now=NOW)
+    assert tokens_now(bucket, now=NOW + 1e6) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, math.inf])
+def test_a_rate_of_zero_or_infinity_is_no_limit(rate: float) -> None:
+    bucket = refilled(new_bucket(rate_per_s=rate, burst=1.0, now=NOW), taken=1000, now=NOW)
+    assert opens_at(bucket, now=NOW) is None
+
+
+def test_a_held_host_says_why_and_until_when() -> None:
+    bucket = attrs.evolve(
+        new_bucket(rate_per_s=0.0, burst=1.0, now=NOW), held_until=NOW + 30.0, held_why="its robots.txt can't be read"
+    )
+    refusal = check_host("site.test", bucket, now=NOW)
+    assert refusal is not None
+    assert (refusal.code, refusal.retry_after_s) == (RefusalCode.HOST_HELD, 30.0)
+    assert "robots.txt" in refusal.message
+    assert check_host("site.test", bucket, now=NOW + 30.0) is None
+
+
+def test_a_burst_below_one_still_gives_one() -> None:
+    assert opens_at(new_bucket(rate_per_s=0.1, burst=0.0, now=NOW), now=NOW) is None
+
+
+@given(
+    rate=st.floats(0.01, 100.0),
+    burst=st.floats(1.0, 20.0),
+    steps=st.lists(st.floats(0.0, 5.0), max_size=60),
+)
+def test_in_any_stretch_it_gives_at_most_burst_plus_rate_times_time(
+    rate: float, burst: float, steps: list[float]
+) -> None:
+    now, given_out = NOW, 0
+    bucket = new_bucket(rate_per_s=rate, burst=burst, now=now)
+    for step in steps:
+        now += step
+        while opens_at(bucket, now=now) is None:
+            bucket = refilled(bucket, taken=1, now=now)
+            given_out += 1
+        assert given_out <= burst + rate * (now - NOW) + 1e-3
+
+
+@given(rate=st.floats(0.001, 1000.0), taken=st.integers(1, 5), passed=st.floats(0.0, 10.0))
+def test_it_opens_when_it_says(rate: float, taken: int, passed: float) -> None:
+    bucket = refilled(new_bucket(rate_per_s=rate, burst=5.0, now=NOW), taken=taken, now=NOW)
+    opening = opens_at(bucket, now=NOW + passed)
+    if opening is not None:
+        assert opens_at(bucket, now=opening + 1e-6) is None
