@@ -52,9 +52,11 @@ class Kubo:
 
     Args:
         repository: its directory, made by ``make_kubo``.
+        secret: a bearer token that its RPC asks for.
     """
 
     repository: Path
+    secret: str | None = None
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
 
@@ -111,7 +113,8 @@ class Kubo:
     def _answers(self, address: Path) -> bool:
         try:
             self.port = int(address.read_text().rsplit("/", 1)[1])
-            return httpx.post(f"{self.url}/api/v0/id").is_success
+            headers = {} if self.secret is None else {"Authorization": f"Bearer {self.secret}"}
+            return httpx.post(f"{self.url}/api/v0/id", headers=headers).is_success
         except (OSError, IndexError, ValueError, httpx.TransportError):  # not written yet, or not listening yet
             return False
 
@@ -146,10 +149,15 @@ def make_kubo(repository: Path, *, routing: str = "none", configuration: Mapping
 
 @contextlib.contextmanager
 def running_kubo(
-    repository: Path, *, routing: str = "none", configuration: Mapping[str, str] | None = None
+    repository: Path,
+    *,
+    routing: str = "none",
+    configuration: Mapping[str, str] | None = None,
+    secret: str | None = None,
 ) -> Iterator[Kubo]:
-    """A daemon for the time of the block; see ``make_kubo``."""
+    """A daemon for the time of the block; see ``make_kubo`` and ``Kubo``."""
     kubo = make_kubo(repository, routing=routing, configuration=configuration)
+    kubo.secret = secret
     try:
         kubo.start()
         yield kubo
