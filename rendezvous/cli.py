@@ -272,7 +272,8 @@ def gc(min_age: str, **given: Any) -> None:
     from rendezvous.collect import collect
 
     settings = _settings(given)
-    deleted, freed_bytes = asyncio.run(collect(settings, _find(settings), min_age_s=_duration(min_age, "--min-age")))
+    min_age_s = _duration(min_age, "--min-age")
+    deleted, freed_bytes = asyncio.run(collect(settings, _find(settings), min_age_s=min_age_s))
     click.echo(f"deleted {deleted} blocks, {freed_bytes} bytes")
 
 

@@ -52,6 +52,8 @@ log = structlog.get_logger()
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 #: An idle connection, or one that never sends its request, is cut after this, seconds.
 KEEPALIVE_S: Final = 75.0
+#: How long the rest of a refused body is read away, so that its sender sees the answer, seconds.
+LINGER_S: Final = 2.0
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -91,7 +93,11 @@ async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop:
         if opened.peer is not None:
             await opened.peer.ready()
         runner = web.AppRunner(
-            opened.app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S
+            opened.app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_S,
         )
         await runner.setup()
         try:
@@ -143,7 +149,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         stack.push_async_callback(save_workers, door)
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
-        jobs = [save_workers_often(door), door.sessions.recheck(door)]
+        jobs = [save_workers_often(door), door.sessions.recheck(door), door.pacer.run()]
         announcer, woken = None, asyncio.Event()
         if peer is not None:
             announcer = Announcer(door.fleet, root=charter.key_id, epoch=time.time_ns(), clock=time.monotonic)

@@ -20,7 +20,9 @@ from rendezvous.door.call import Caller
 from rendezvous.door.limits import Limits, RateLimiter
 from rendezvous.door.metrics import Metrics
 from rendezvous.door.notify import Notifier
+from rendezvous.door.pacer import Pacer
 from rendezvous.door.resources import Door
+from rendezvous.door.robots import HostPaces
 from rendezvous.door.session import Sessions
 from rendezvous.door.site import Charter, Site
 from rendezvous.door.stream import EventStream
@@ -36,6 +38,7 @@ from swarm.errors import SwarmError
 from swarm.model import Role
 from swarm.signing import JoinLink, format_join_link
 from swarm.web.fetcher import trusted_cas, user_agent
+from swarm.web.transfer import origin_of
 from swarm.wire import PeerSettings, Requires
 
 __all__ = [
@@ -57,6 +60,8 @@ log = structlog.get_logger()
 OPERATOR: Final = "operator"
 #: What the door heard of workers is written this often, seconds; what a restart would miss, at once.
 SAVE_S: Final = 5.0
+#: Longer rules are asked for once by each worker instead of travelling with each grant.
+MAX_GRANTED_RULES_CHARS: Final = 2_048
 #: An invite that the root makes at its start serves a small fleet for a day.
 START_INVITE_USES: Final = 1_000
 START_INVITE_S: Final = 86_400.0
@@ -102,19 +107,31 @@ async def build_door(
 ) -> Door:
     """Join what the door leans on; the fleet comes back from the ledger."""
     metrics = Metrics()
-    fleet = Fleet(clock=time.monotonic, fits=_fits, rng=random.Random())  # noqa: S311 -- spreads nudges, no secret
+    rng = random.Random()  # noqa: S311 -- spreads nudges, no secret
+    fleet = Fleet(clock=time.monotonic, fits=_fits, rng=rng)
     fleet.load(await ledger.read(lambda reader: reader.workers()))
     robots = RobotsCache(
         agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
     )
+    pacer = Pacer(ledger, fleet, metrics, rng=rng)
     return Door(
         ledger=ledger,
         store=store,
         robots=robots,
+        paces=HostPaces(ledger, rate_per_s=settings.host_rate, clock=time.monotonic),
+        pacer=pacer,
         fleet=fleet,
         keys=Keys(ledger, clock=time.monotonic),
         site=Site(charter, peer=place.settings, clock=time.time),
-        turns=Turns(ledger=ledger, store=store, fleet=fleet, metrics=metrics, roots=(charter.key_id,)),
+        turns=Turns(
+            ledger=ledger,
+            store=store,
+            fleet=fleet,
+            metrics=metrics,
+            rules_of=_rules_at_hand(robots),
+            hungry=pacer.hungry,
+            roots=(charter.key_id,),
+        ),
         stream=EventStream(await ledger.read(lambda reader: reader.last_event_id())),
         sessions=Sessions(),
         limiter=RateLimiter(Limits(), clock=time.monotonic),
@@ -130,6 +147,14 @@ async def build_door(
 def _fits(facts: WorkerFacts, kind: str, requires: Requires) -> bool:
     """The policy's own rule, as far as it doesn't hang on host and history."""
     return check_demand(Demand(tier="", kind=kind, requires=requires), facts) is None
+
+
+def _rules_at_hand(robots: RobotsCache) -> Callable[[str], str | None]:
+    def rules_of(url: str) -> str | None:
+        answer = robots.at_hand(origin_of(url))
+        return answer.rules if answer is not None and len(answer.rules) <= MAX_GRANTED_RULES_CHARS else None
+
+    return rules_of
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Blocks by CID for requesters, and the rules of robots.txt for workers."""
+"""``GET /v1/content/{cid}``: blocks by CID for requesters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from rendezvous.door.resources import Door
 from swarm.content.cid import parse_cid
 from swarm.errors import MalformedInput
 from swarm.model import Refusal, RefusalCode
-from swarm.wire import RobotsAnswer
 
-__all__ = ["content", "robots"]
+__all__ = ["content"]
 
 
 async def content(door: Door, call: Call) -> web.Response | Refusal:
@@ -33,8 +32,3 @@ async def content(door: Door, call: Call) -> web.Response | Refusal:
             "Cache-Control": "private, max-age=31536000, immutable",
         },
     )
-
-
-async def robots(door: Door, call: Call) -> RobotsAnswer | Refusal:
-    """The rules of one origin for our agent."""
-    return await door.robots.rules(call.queries["origin"] or "")

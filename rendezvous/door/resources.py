@@ -16,6 +16,8 @@ from swarm.model import Refusal
 from swarm.wire import RobotsAnswer
 
 if TYPE_CHECKING:
+    from rendezvous.door.pacer import Pacer
+    from rendezvous.door.robots import HostPaces
     from rendezvous.door.session import Sessions
     from rendezvous.door.site import Site
     from rendezvous.door.stream import EventStream
@@ -30,6 +32,9 @@ class Robots(Protocol):
 
     async def rules(self, origin: str) -> RobotsAnswer | Refusal:
         """The rules of an origin for our agent."""
+
+    def at_hand(self, origin: str) -> RobotsAnswer | None:
+        """The same, if it is known already."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +51,8 @@ class Door:
     ledger: Ledger
     store: RootStore
     robots: Robots
+    paces: HostPaces
+    pacer: Pacer
     fleet: Fleet
     keys: Keys
     site: Site

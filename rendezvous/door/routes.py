@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from rendezvous.door import calls, content, enrol, pages, session, site, status, stream, submit, tasks, workers
+from rendezvous.door import calls, content, enrol, pages, robots, session, site, status, stream, submit, tasks, workers
 from rendezvous.door.call import Call, Query, Route
 from rendezvous.door.openapi import docs_page, openapi
 from rendezvous.door.resources import Door
@@ -159,7 +159,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(method="POST", path="/v1/tasks/{id}/release", summary="Give a lease back, uncounted.",
           handler=calls.release, who=_WORKER, body=calls.Release, answer=Outcome),
     Route(method="GET", path="/v1/robots", summary="The rules of an origin's robots.txt for our agent.",
-          handler=content.robots, who=_WORKER, answer=RobotsAnswer,
+          handler=robots.robots, who=_WORKER, answer=RobotsAnswer,
           queries=(Query(name="origin", help="Such as https://example.com.", required=True),)),
     # ── for operators ───────────────────────────────────────────────────────────────────────────────────────────
     Route(method="GET", path="/v1/workers", summary="The nodes: state, slots, what they counted.",

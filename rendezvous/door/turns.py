@@ -8,6 +8,7 @@ as held. That a late turn of an earlier boot gets nothing is the ledger's rule.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -53,6 +54,8 @@ class Turns:
     """Takes turns.
 
     Args:
+        rules_of: the rules of robots.txt for a URL, where they are at hand.
+        hungry: told when a worker wanted more than there was.
         roots: the peer ids whose gossip workers should believe.
     """
 
@@ -63,12 +66,16 @@ class Turns:
         store: RootStore,
         fleet: Fleet,
         metrics: Metrics,
+        rules_of: Callable[[str], str | None],
+        hungry: Callable[[], None],
         roots: tuple[str, ...],
     ) -> None:
         self._ledger = ledger
         self._store = store
         self._fleet = fleet
         self._metrics = metrics
+        self._rules_of = rules_of
+        self._hungry = hungry
         self._roots = roots
         self._talks: dict[WorkerRef, _Talk] = {}
 
@@ -155,6 +162,8 @@ class Turns:
         )
         self._fleet.set_free(worker, turn.free - len(result.granted))
         worker.hungry = len(result.granted) < len(turn.offers) + turn.want
+        if worker.hungry:
+            self._hungry()
         return self._answer(turn, result, refused)
 
     async def _verify(self, ref: WorkerRef, done: Done) -> DoneItem | Refusal:
@@ -180,7 +189,7 @@ class Turns:
         return TurnAnswer(
             n=turn.n,
             outcomes=tuple(_outcome(key, ended.get(key)) for key in dict.fromkeys(said)),
-            grants=tuple(grant_of(granted) for granted in result.granted),
+            grants=tuple(grant_of(granted, self._rules_of(granted.task.urls[0])) for granted in result.granted),
             renewed=tuple(
                 Renewed(task=lease.task, fence=lease.fence, lease_s=lease.lease_s) for lease in result.renewed
             ),
@@ -192,9 +201,9 @@ class Turns:
         )
 
 
-def grant_of(granted: Granted) -> Grant:
-    """A grant as it travels."""
-    return Grant(task=granted.task, fence=granted.fence, lease_s=granted.lease_s, via=granted.via.value)
+def grant_of(granted: Granted, rules: str | None = None) -> Grant:
+    """A grant as it travels, with the site's rules where they are at hand."""
+    return Grant(task=granted.task, fence=granted.fence, lease_s=granted.lease_s, via=granted.via.value, robots=rules)
 
 
 def _outcome(key: tuple[TaskId, int], ended: Ended | None) -> Outcome:

@@ -196,3 +196,19 @@ async def test_a_stopping_root_says_goodbye(tmp_path: Path) -> None:
             closing = asyncio.create_task(stage.door.sessions.close_all())
             assert await session.closed() == 1001
             await closing
+
+
+async def test_a_hungry_worker_is_nudged_when_a_paced_host_may_be_asked_again(tmp_path: Path) -> None:
+    async with door(tmp_path, host_rate=5.0) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        urls = [f"http://slow.example/{number}" for number in range(7)]
+        await carol.post("/v1/tasks", {"tasks": [{"kind": "noop", "urls": [url]} for url in urls]})
+        async with talk(stage, alice) as session:
+            answer = await session.take(want=7, gossip=True)
+            held = [{"task": grant["task"]["id"], "fence": grant["fence"]} for grant in answer["grants"]]
+            assert len(held) == 5  # the burst
+            for number in (6, 7):
+                assert (await session.hear())["frame"] == "nudge"
+                (grant,) = (await session.take(want=8 - len(held), held=held, gossip=True))["grants"]
+                held.append({"task": grant["task"]["id"], "fence": grant["fence"]})
+                assert len(held) == number
