@@ -23,6 +23,7 @@ import libp2p.kad_dht.kad_dht
 import libp2p.kad_dht.peer_routing
 import libp2p.kad_dht.provider_store
 import libp2p.kad_dht.value_store
+import libp2p.network.connection.swarm_connection
 import libp2p.protocol_muxer.multiselect_communicator
 import libp2p.pubsub.pubsub
 import structlog
@@ -103,6 +104,10 @@ MAX_CONNECTIONS: Final = 2048
 #: How long we hang up before we leave; 0.2 s is usual.
 HANG_UP_S: Final = 2.0
 HEARTBEAT_S: Final = 1
+#: A peer that doesn't answer a ping is dropped within 20 s.
+HEALTH_DELAY_S: Final = 5.0
+HEALTH_INTERVAL_S: Final = 10.0
+PING_S: Final = 8.0
 #: What only malformed bytes raise: not UTF-8, not protobuf, not a varint, longer than a frame may be. All else that
 #: ends a stream is a peer that left, or a fault of ours.
 MALFORMED_FAULTS: Final = (UnicodeDecodeError, DecodeError, ParseError, MessageTooLarge, MalformedInput)
@@ -153,6 +158,9 @@ def _quieten() -> None:
     root.setLevel(logging.CRITICAL)
     for name in ("libp2p.network.auto_connector", "libp2p.transport.tcp.tcp"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # It logs to the root logger by logging.debug(), which gives that a handler of its own at the first connection.
+    connection: Any = libp2p.network.connection.swarm_connection
+    connection.logging = logging.getLogger(connection.__name__)
 
 
 _patch_modules()
@@ -330,9 +338,9 @@ def build_host(key_pair: KeyPair, listen: Sequence[Multiaddr], *, psk: bytes | N
             # The only detection of dead peers there is: one that was stopped is otherwise "connected" for ever.
             enable_health_monitoring=True,
             abort_connection_on_ping_failure=True,
-            health_initial_delay=5.0,
-            health_check_interval=10.0,
-            ping_timeout=8.0,
+            health_initial_delay=HEALTH_DELAY_S,
+            health_check_interval=HEALTH_INTERVAL_S,
+            ping_timeout=PING_S,
         ),
         psk=psk.hex() if psk is not None else None,
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import trio
@@ -426,15 +428,59 @@ def test_another_version_of_libp2p_is_refused_by_name() -> None:
 
 def test_libp2p_logs_to_our_handlers_and_never_to_stderr_by_itself() -> None:
     program = """
-        import logging
+        import logging, trio
         import swarm.peer.hardened
+        from tests.peer.harness import connect, open_host
+
+        async def main():
+            async with open_host() as alice, open_host() as bob:
+                await connect(alice, bob)
+
+        trio.run(main)
         logging.getLogger("libp2p.kad_dht.kad_dht").warning("chatter")
         logging.getLogger("libp2p.transport.tcp.tcp").error("chatter")
         logging.getLogger("libp2p.pubsub").warning("chatter")
         assert logging.getLogger("libp2p").propagate
+        assert not logging.getLogger().handlers
     """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(swarm.peer.__file__).parents[2])},
     )
+    assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert logging.getLogger("libp2p").propagate
+
+
+async def test_a_peer_that_froze_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEALTH_DELAY_S", "HEALTH_INTERVAL_S", "PING_S"):
+        monkeypatch.setattr(hardened, name, 0.3)
+    program = """
+        import trio
+        from tests.peer.harness import open_host
+
+        async def main():
+            async with open_host("frozen") as host:
+                print(host.get_addrs()[0], flush=True)
+                await trio.sleep_forever()
+
+        trio.run(main)
+    """
+    async with open_host() as alice:
+        frozen = await trio.lowlevel.open_process(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(swarm.peer.__file__).parents[2])},
+        )
+        try:
+            assert frozen.stdout is not None
+            async with frozen.stdout as output:
+                address = await output.receive_some()
+                await connect(alice, address.decode().strip())
+                frozen.send_signal(signal.SIGSTOP)
+                await eventually(lambda: not alice.get_network().connections, within_s=20)
+        finally:
+            frozen.kill()
+            await frozen.wait()
