@@ -35,6 +35,9 @@ START_S = 30.0
 STOP_S = 15.0
 TAIL_LINES = 60
 
+#: An installed program finds its modules compiled; without that a start takes five seconds instead of one.
+COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
+
 MAIN = {"swarm": "swarm.cli.swarm", "swarm-worker": "swarm.cli.worker", "swarm-root": "rendezvous.cli"}
 PROJECT = Path(__file__).parents[2]
 
@@ -112,7 +115,7 @@ class Running:
                 stdout=out,
                 stderr=err,
                 cwd=PROJECT,
-                env={**os.environ, **(env or {}), "PYTHONPATH": _python_path(env), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **COMPILED, **(env or {}), "PYTHONPATH": _python_path(env), "PYTHONUNBUFFERED": "1"},
             )
 
     @property
@@ -352,9 +355,33 @@ class Scene:
             worker.wait_seen()
         return worker
 
+    def site(self, *options: str) -> str:
+        """Start the demo's site; returns its URL."""
+        site = self.start("site", [sys.executable, str(PROJECT / "scripts" / "site"), *options])
+        return until(lambda: site.out.read_text().partition("\n")[0], START_S, "the site's URL", guard=[site])
+
+    def swarm(self, *arguments: str) -> str:
+        """Run ``swarm`` with the profile that the root wrote; returns what it printed."""
+        done = subprocess.run(
+            [*command("swarm"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+            cwd=PROJECT,
+            env={**os.environ, **COMPILED, "SWARM_PROFILE": str(self.directory / "profile.json")},
+        )
+        assert done.returncode == 0, f"swarm {' '.join(arguments)}: {done.returncode}: {done.stderr}"
+        return done.stdout
+
     def tails(self) -> str:
         """The logs' tails of everything started, for a failed test."""
         return "\n".join(process.tail() for process in self.running)
+
+
+def _alone(options: Sequence[str]) -> list[str]:
+    """Options with mDNS off unless they say otherwise: other swarms of this machine would be met by it."""
+    return [*options] if "--mdns" in options else [*options, "--mdns", "off"]
 
 
 class Root:
@@ -382,8 +409,7 @@ class Root:
                 *("--data", str(self.data)),
                 *("--bind", f"{self.host}:{self.port}"),
                 *("--ready-file", str(self._ready_file)),
-                *self.options,
-                *options,
+                *_alone([*self.options, *options]),
             ],
             netns=self.netns,
         )
@@ -430,7 +456,7 @@ class Worker:
         self.process: Running
 
     def argv(self) -> list[str]:
-        return [*command("swarm-worker"), self.link, "--data", str(self.data), *self.options]
+        return [*command("swarm-worker"), self.link, "--data", str(self.data), *_alone(self.options)]
 
     def start(self) -> None:
         self.process = self.scene.start(self.name, self.argv(), netns=self.netns, env=self.env)

@@ -42,11 +42,11 @@ class Namespace:
         """Run a command inside; returns its output."""
         return _run(*self.prefix, *argv)
 
-    def drop_tcp_to(self, address: str, port: int) -> None:
-        """From now on nothing that leaves here for this TCP port arrives (and it is counted)."""
+    def drop_tcp_to(self, address: str, *, but: int) -> None:
+        """From now on no TCP that leaves here for an address arrives but to one port (and it is counted)."""
         self.run("nft", "add", "table", "inet", "cut")
         self.run("nft", "add chain inet cut out { type filter hook output priority 0; }")
-        self.run("nft", f"add rule inet cut out ip daddr {address} tcp dport {port} counter drop")
+        self.run("nft", f"add rule inet cut out ip daddr {address} tcp dport != {but} counter drop")
 
     def dropped(self) -> int:
         """How many packets ``drop_tcp_to`` has dropped."""

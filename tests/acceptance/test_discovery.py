@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from tests.acceptance.harness import Scene, Worker, until
+from tests.acceptance.harness import Scene, Worker, noop, until
 from tests.acceptance.netns import two_machines
 
 #: Two rounds of the DHT look-up.
@@ -15,7 +15,7 @@ MDNS_S = 2.0
 
 def test_workers_that_know_only_the_url_meet_by_dht_and_stay_together_without_the_roots_peer(scene: Scene) -> None:
     root = scene.root("--host-rate", "0")
-    alice, bob = (scene.worker(root, "--mdns", "off", name=name) for name in ("alice", "bob"))
+    alice, bob = (scene.worker(root, name=name) for name in ("alice", "bob"))
 
     until(lambda: _peers(alice) == 2 and _peers(bob) == 2, TWO_ROUNDS_S, "both to count the root and the other")
 
@@ -26,14 +26,43 @@ def test_workers_that_know_only_the_url_meet_by_dht_and_stay_together_without_th
 
 def test_workers_meet_by_mdns_within_two_seconds(scene: Scene) -> None:
     with two_machines() as (here, address, there, other_address):
-        root = scene.root("--host-rate", "0", "--dht", "off", netns=here, host=address)
+        root = scene.root("--host-rate", "0", "--dht", "off", "--mdns", "on", netns=here, host=address)
         alice, bob = (
-            scene.worker(root, "--dht", "off", "--listen", f"/ip4/{at}/tcp/0", name=name, netns=machine)
+            scene.worker(root, "--dht", "off", "--mdns", "on", "--listen", f"/ip4/{at}/tcp/0", name=name, netns=machine)
             for name, machine, at in (("alice", here, address), ("bob", there, other_address))
         )
         met = until(lambda: _met_by_mdns(alice, bob), 15, "alice and bob to meet by mDNS")
-        registered = max(_at(worker.process.events("mdns_announced")[0]) for worker in (alice, bob))
+        announced = [
+            until(lambda worker=worker: worker.process.events("mdns_announced"), 15, f"{worker.name} to register")
+            for worker in (alice, bob)
+        ]
+        registered = max(_at(events[0]) for events in announced)
         assert _at(met) - registered <= MDNS_S
+
+
+def test_offer_reaches_a_worker_without_a_way_to_the_root_through_one_that_lacks_its_label(scene: Scene) -> None:
+    """Bob takes nothing that he didn't hear of, and only alice can have told him: gossip alone brings him his task."""
+    with two_machines() as (here, address, there, other_address):
+        alices_address = "10.213.0.3"
+        here.run("ip", "address", "add", f"{alices_address}/24", "dev", "cable")
+        root = scene.root("--host-rate", "0", "--p2p-listen", f"/ip4/{address}/tcp/0", netns=here, host=address)
+        there.drop_tcp_to(address, but=root.port)
+        options = ("--mdns", "on")
+        listen = (f"/ip4/{alices_address}/tcp/0", f"/ip4/{other_address}/tcp/0")
+        alice = scene.worker(root, *options, "--listen", listen[0], name="alice", netns=here)
+        bob = scene.worker(
+            root, *options, "--listen", listen[1], "--label", "gpu", "--want", "off", name="bob", netns=there
+        )
+        until(lambda: (seen := bob.seen()) and seen.get("gossip"), 30, "bob to hear gossip")
+
+        submitted = root.door.submit([noop(more={"requires": {"labels": ["gpu"]}}) for _ in range(5)])
+        root.door.wait_done(submitted["job"], 20)
+
+        for task in root.door.tasks_of(submitted["job"]):
+            assert (task["status"], task["assignee"], task["via"]) == ("completed", bob.address, "offer")
+        assert there.dropped() > 0, "bob never tried the root's peer: the cut proves nothing"
+        assert _peers(bob) == 1
+        assert alice.process.alive
 
 
 def _met_by_mdns(one: Worker, other: Worker) -> dict[str, Any] | None:

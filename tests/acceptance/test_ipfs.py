@@ -1,0 +1,91 @@
+"""Results with a real Kubo behind the door, fetched from the worker that made them, and with Kubo away for a while."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from swarm.content.manifest import decode_manifest
+from tests.acceptance.exactly_once import assert_ended_once
+from tests.acceptance.harness import Door, Scene, Worker, free_port, noop, until
+from tests.kubo import Kubo, make_kubo, running_kubo
+
+PAGES = 12
+
+
+def test_result_of_the_demos_flow_comes_by_bitswap_from_the_worker_that_made_it(scene: Scene) -> None:
+    with running_kubo(scene.directory / "kubo-root") as kubo, running_kubo(scene.directory / "kubo-friend") as friend:
+        site = scene.site("--pages", str(PAGES))
+        root = scene.root("--host-rate", "0", "--allow-private", "on", "--ipfs", kubo.multiaddr)
+        workers = [
+            scene.worker(root, "--allow-private", "on", "--slots", "2", "--serve-to", "any", name=name)
+            for name in ("alice", "bob", "carol")
+        ]
+        urls = scene.directory / "urls.txt"
+        urls.write_text("".join(f"{site}/item/{number}\n" for number in range(1, PAGES + 1)) + f"{site}/missing\n")
+        job = scene.swarm("submit", str(urls), "--extract", "title=h1::text").strip()
+        assert root.door.wait_done(job, 60)["counts"] == {"completed": PAGES, "failed": 1}
+        found = scene.directory / "found.jsonl"
+        scene.swarm("results", job, "-o", str(found))
+        records = [json.loads(line) for line in found.read_text().splitlines()]
+        assert sorted(record["title"] for record in records) == sorted(f"Item {n}" for n in range(1, PAGES + 1))
+        results = [task for task in root.door.tasks_of(job) if task["status"] == "completed"]
+        for task in results:
+            assert kubo.command("block", "stat", "--offline", task["result"])
+
+        kubo.stop()
+        for worker in workers:
+            (opened,) = worker.process.events("peer_opened")
+            friend.command("swarm", "connect", opened["addrs"][0])
+        task = results[0]
+        manifest = decode_manifest(_fetch(friend, task["result"]))
+        assert (manifest.task, manifest.worker) == (task["id"], task["assignee"])
+        for content in manifest.named():
+            assert len(_fetch(friend, content.cid)) == content.size_bytes
+
+
+def test_results_wait_while_kubo_is_away_and_none_is_lost(scene: Scene) -> None:
+    kubo = make_kubo(scene.directory / "kubo", configuration={"Addresses.API": f'"/ip4/127.0.0.1/tcp/{free_port()}"'})
+    scene.closing.callback(kubo.stop)
+    kubo.start()
+    root = scene.root("--host-rate", "0", "--ipfs", kubo.multiaddr)
+    workers = [scene.worker(root, name=name) for name in ("alice", "bob")]
+    door = root.door
+    before = door.submit([noop(size=20_000) for _ in range(10)])["job"]
+    door.wait_done(before, 30)
+
+    kubo.stop()
+    during = door.submit([noop(size=20_000) for _ in range(30)])["job"]
+    until(lambda: _waiting_uploads(workers), 30, "uploads to wait for Kubo")
+    assert not door.job(during)["done"]
+    kubo.start()
+
+    assert door.wait_done(during, 90)["counts"] == {"completed": 30}
+    for job in (before, during):
+        for task in door.tasks_of(job):
+            assert_ended_once(door.history(task["id"]))
+            assert_whole(door, task)
+
+
+def assert_whole(door: Door, task: dict[str, Any]) -> None:
+    """The door has the manifest of a task and all that it names."""
+    manifest = decode_manifest(door.call("GET", f"/v1/content/{task['result']}").raw)
+    assert manifest.task == task["id"]
+    for content in manifest.named():
+        assert len(door.call("GET", f"/v1/content/{content.cid}").raw) == content.size_bytes
+
+
+def _waiting_uploads(workers: Sequence[Worker]) -> bool:
+    return any(worker.process.events("upload_waits") for worker in workers)
+
+
+def _fetch(kubo: Kubo, cid: str) -> bytes:
+    """A block's bytes, from whomever this Kubo is connected with."""
+    path = Path(kubo.repository) / "fetched"
+    kubo.command("block", "stat", "--timeout=20s", cid)
+    kubo.command("get", "--timeout=20s", "-o", str(path), cid)
+    body = path.read_bytes()
+    path.unlink()
+    return body
