@@ -252,6 +252,7 @@ async def work(
         part.leave()
         nursery.cancel_scope.cancel()
         disk.cancel_scope.deadline = trio.current_time() + LAST_WRITES_S
+    uploads.close()
 
 
 def _certificates(ca_file: Path | None) -> ssl.SSLContext:

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 #: so often.
 LOOK_EVERY_S: Final = 1.0
 #: A turn that can't be said is tried again no sooner than this.
-UNANSWERED_WAIT_S: Final = 0.2
+UNANSWERED_WAIT_S: Final = 0.5
 
 _FATAL: Final = frozenset({RefusalCode.KEY_REVOKED, RefusalCode.VERSION_UNSUPPORTED, RefusalCode.FORBIDDEN})
 

@@ -17,7 +17,7 @@ import trio
 
 from swarm.content.cid import build
 from swarm.content.manifest import Manifest, decode_manifest, encode_manifest
-from swarm.errors import IpfsUnreachable, MalformedInput, StoreFull
+from swarm.errors import ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput, StoreFull
 from swarm.model import Cid, Reason
 from swarm.wire import MAX_INLINE_MANIFEST_BYTES, Done, Failed, Grant
 from swarm.worker.journal import Journal, Record, State
@@ -42,6 +42,9 @@ class PutBlocks(Protocol):
 
     def put_blocks(self, blocks: Iterable[tuple[Cid, bytes]]) -> None:
         """Put blocks at the IPFS address; raises ``IpfsUnreachable``."""
+
+    def close(self) -> None:
+        """Close the connection."""
 
 
 @attrs.frozen(kw_only=True)
@@ -178,11 +181,16 @@ class Uploads:
     async def _upload(self, record: Record) -> bool:
         """Upload what a record needs, then say it. False: it has to wait."""
         try:
-            await self._put_blocks(record)
-        except IpfsUnreachable as fault:
+            # Left behind when cancelled: the upload has its own deadline, and putting a block twice is harmless.
+            await trio.to_thread.run_sync(
+                self._put_blocks,
+                record.manifest or b"",
+                abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of an older trio stand in front
+            )
+        except (IpfsUnreachable, ContentMismatch, ConfigurationError) as fault:
             key = (record.task, record.fence)
             if key not in self._backlog:
-                log.warning("upload_waits", address=fault.address, reason=fault.reason)
+                log.warning("upload_waits", reason=str(fault))
                 self._backlog[key] = None
             self._hooks.hold(HOLD_IPFS)
             self._backlogged.set()
@@ -194,17 +202,20 @@ class Uploads:
         await self._say(record)
         return True
 
-    async def _put_blocks(self, record: Record) -> None:
+    def _put_blocks(self, body: bytes) -> None:
+        """Put what a manifest needs; sync, in a thread. An uploader that failed isn't used again."""
         uploader = self._idle_uploaders.pop() if self._idle_uploaders else self._open_uploader()
         try:
-            # Left behind when cancelled: the upload has its own deadline, and putting a block twice is harmless.
-            await trio.to_thread.run_sync(
-                uploader.put_blocks,
-                self._blocks_of(record.manifest or b""),
-                abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of an older trio stand in front
-            )
-        finally:
-            self._idle_uploaders.append(uploader)
+            uploader.put_blocks(self._blocks_of(body))
+        except BaseException:
+            uploader.close()
+            raise
+        self._idle_uploaders.append(uploader)
+
+    def close(self) -> None:
+        """Close the uploaders' connections."""
+        while self._idle_uploaders:
+            self._idle_uploaders.pop().close()
 
     def _blocks_of(self, body: bytes) -> Iterator[tuple[Cid, bytes]]:
         for ref in decode_manifest(body).named():
