@@ -67,6 +67,8 @@ class RootStore(Protocol):
     async def missing(self, cid: Cid) -> list[Cid]:
         """The blocks of a content that aren't here, as far as they can be known.
 
+        Those that are here count as put just now: a result is about to name them, so ``collect`` spares them.
+
         Raises:
             MalformedInput: it isn't a file.
             ContentMismatch: its blocks contradict each other.
@@ -250,12 +252,8 @@ class KuboStore:
         stored = self._decode(await self._call("block/put", options, form)).get("Key")
         if stored != cid:
             raise IpfsUnreachable(self._address, f"it stored {stored} where {cid} was put")
-        name = f"{PIN_NAME}{self._clock():.0f}"
-        try:
-            await self._ask("pin/add", {"arg": cid, "recursive": "false", "name": name, "offline": "true"})
-        except _KuboError as fault:
-            if "already pinned recursively" not in str(fault):  # by the operator; that keeps it as well
-                raise self._fault(fault) from fault
+        if not await self._pin(cid):
+            raise IpfsUnreachable(self._address, f"it lost {cid} right after the put")
 
     async def get(self, cid: Cid) -> bytes | None:
         """See ``RootStore``."""
@@ -281,7 +279,7 @@ class KuboStore:
     async def missing(self, cid: Cid) -> list[Cid]:
         """See ``RootStore``."""
         walk = MissingWalk(cid)
-        await self._run(walk)
+        await self._run(walk, pin=True)
         if walk.missing == [cid] and await self._inline(cid) is not None:
             return []
         return walk.missing
@@ -322,25 +320,41 @@ class KuboStore:
             if root not in kept:
                 walk = MissingWalk(root)
                 try:
-                    await self._run(walk)
+                    await self._run(walk, pin=False)
                 except PeerError:  # no result names such a content; what was reached is kept all the same
                     log.warning("content_unreadable", cid=root)
                 kept |= walk.seen
         removed = removed_bytes = 0
-        for cid, put_at in pins.items():
-            if cid not in kept and self._clock() - put_at >= min_age_s:
+        for cid in pins.keys() - kept:
+            # Asked again: it may have been put meanwhile.
+            put_at = (await self._pins(cid)).get(cid)
+            if put_at is not None and self._clock() - put_at >= min_age_s:
                 size_bytes = await self._size(cid)
                 if await self.delete(cid):
                     removed += 1
                     removed_bytes += size_bytes or 0
         return removed, removed_bytes
 
-    async def _run(self, walk: MissingWalk) -> None:
+    async def _run(self, walk: MissingWalk, *, pin: bool) -> None:
         while (wanted := walk.wanted) is not None:
+            if pin:
+                await self._pin(wanted)
             if walk.needs_bytes:
                 walk.feed(await self.get(wanted))
             else:
                 walk.found(await self._size(wanted))
+
+    async def _pin(self, cid: Cid) -> bool:
+        """Make a block ours, as of now; False where it isn't here."""
+        name = f"{PIN_NAME}{int(self._clock())}"
+        try:
+            await self._ask("pin/add", {"arg": cid, "recursive": "false", "name": name, "offline": "true"})
+        except _KuboError as fault:
+            if NOT_FOUND in str(fault):
+                return False
+            if "already pinned recursively" not in str(fault):  # by the operator; that keeps it as well
+                raise self._fault(fault) from fault
+        return True
 
     async def _size(self, cid: Cid) -> int | None:
         parse_cid(cid)
@@ -355,14 +369,18 @@ class KuboStore:
             raise IpfsUnreachable(self._address, "it gave a block no size")
         return size_bytes
 
-    async def _pins(self) -> dict[Cid, float]:
-        """Our pins, and the Unix time of each put."""
+    async def _pins(self, cid: Cid | None = None) -> dict[Cid, float]:
+        """Our pins, or that of one block, and the Unix time of each put."""
         options = {"type": "direct", "names": "true", "name": PIN_NAME, "stream": "true"}
+        if cid is not None:
+            options["arg"] = cid
         pins: dict[Cid, float] = {}
         try:
             async with self._session.post(f"{self._url}/api/v0/pin/ls", params=options) as response:
                 async for line in response.content:
                     pin = self._decode(line)
+                    if "not pinned" in str(pin.get("Message", "")):
+                        continue
                     if response.status != 200 or "Cid" not in pin:
                         raise IpfsUnreachable(self._address, str(pin.get("Message", "it lists pins in another way")))
                     put_at = OUR_PIN.fullmatch(str(pin.get("Name")))

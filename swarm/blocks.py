@@ -179,23 +179,28 @@ class BlockStore:
     def missing(self, cid: Cid) -> list[Cid]:
         """The blocks of a content that aren't there, as far as they can be known.
 
+        Those that are there count as put just now: who asks is about to rely on them, so ``collect`` spares them.
+
         Raises:
             MalformedInput: it isn't a file.
             ContentMismatch: its blocks contradict each other.
         """
         walk = MissingWalk(cid)
-        self._run(walk)
+        self._run(walk, stamp=True)
         return walk.missing
 
     def _reach(self, root: Cid) -> set[Cid]:
         """The blocks of a content, as far as they can be known."""
         walk = MissingWalk(root)
         with suppress(PeerError):  # no result names such a content; what was reached is kept all the same
-            self._run(walk)
+            self._run(walk, stamp=False)
         return walk.seen
 
-    def _run(self, walk: MissingWalk) -> None:
+    def _run(self, walk: MissingWalk, *, stamp: bool) -> None:
         while (wanted := walk.wanted) is not None:
+            if stamp:
+                with suppress(FileNotFoundError):
+                    self._stamp(self._path(wanted))
             if walk.needs_bytes:
                 walk.feed(self.get(wanted))
             else:

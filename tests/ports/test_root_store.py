@@ -201,6 +201,16 @@ async def test_collecting_keeps_contents_that_are_named_and_blocks_put_just_now(
     assert await store.collect([root], min_age_s=0) == (2, 19)
 
 
+async def test_collecting_spares_what_a_result_is_about_to_name(backend: Backend) -> None:
+    """Uploaded long ago, completed just now: the ledger that the collector read doesn't name it yet."""
+    data = os.urandom(2 * LEAF_BYTES)
+    cid = await put(backend.store, data)
+    backend.clock.now += 7200
+    assert await backend.store.missing(cid) == []
+    assert await backend.store.collect([]) == (0, 0)
+    assert await backend.store.read(cid, len(data)) == data
+
+
 # ── one of them alone ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

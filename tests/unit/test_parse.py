@@ -106,9 +106,7 @@ def test_a_page_that_is_hardly_one_has_no_heading(page: bytes) -> None:
     assert one("h1::text", page) is None
 
 
-@pytest.mark.parametrize(
-    "selector", ["", "h1[", "h1::nonsense", "//h1[", "//x:y", "/" * 3000, "a" * 3000]
-)
+@pytest.mark.parametrize("selector", ["", "h1[", "h1::nonsense", "//h1[", "//x:y", "/" * 3000, "a" * 3000])
 def test_a_selector_that_cannot_be_read_is_named(selector: str) -> None:
     with pytest.raises(MalformedInput, match="'price'"):
         extract(PAGE, None, {"price": selector}, base_url=URL)
