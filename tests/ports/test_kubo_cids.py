@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def content(size_bytes: int) -> bytes:
     return hashlib.shake_128(str(size_bytes).encode()).digest(size_bytes)
 
 
-def add(kubo: Kubo, data: bytes, **options: str | int) -> str:
+def add(kubo: Kubo, data: bytes, options: Mapping[str, str] | None = None) -> str:
     answer = httpx.post(f"{kubo.url}/api/v0/add", params=options, files={"file": data}, timeout=60)
     return str(answer.raise_for_status().json()["Hash"])
 
@@ -79,7 +79,7 @@ def test_a_tree_of_several_levels_is_kubos_too(kubo: Kubo, leaves: int, monkeypa
     monkeypatch.setattr(cid_module, "LEAF_BYTES", 100)
     monkeypatch.setattr(cid_module, "MAX_LINKS", 3)
     data = content(100 * leaves - 1)
-    assert build(data).root == add(kubo, data, **{"chunker": "size-100", "max-file-links": 3})
+    assert build(data).root == add(kubo, data, {"chunker": "size-100", "max-file-links": "3"})
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 262_145, 3 * LEAF_BYTES])
@@ -88,8 +88,8 @@ def test_files_of_kubos_older_profiles_can_be_read(
     kubo: Kubo, uploader: IpfsUploader, size_bytes: int, raw_leaves: str
 ) -> None:
     data = content(size_bytes)
-    options = {"cid-version": 1, "raw-leaves": raw_leaves, "chunker": "size-262144", "max-file-links": 174}
-    assert uploader.get(add(kubo, data, **options), size_bytes) == data
+    options = {"cid-version": "1", "raw-leaves": raw_leaves, "chunker": "size-262144", "max-file-links": "174"}
+    assert uploader.get(add(kubo, data, options), size_bytes) == data
 
 
 def test_a_directory_of_kubo_is_refused_as_no_file(kubo: Kubo, uploader: IpfsUploader) -> None:

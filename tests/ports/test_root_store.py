@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -40,7 +41,7 @@ class Backend:
 
     store: RootStore
     clock: Clock
-    lose: Callable[[str], None]
+    lose: Callable[[str], object]
     rot: Callable[[str], None]
 
 
@@ -268,13 +269,14 @@ async def test_a_kubo_that_is_down_is_unreachable_and_then_serves_again(tmp_path
 
 
 async def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    for options in (
+    refused: tuple[dict[str, Any], ...] = (
         {"ipfs": "http://127.0.0.1:5001"},
         {"ipfs": "/ip4/127.0.0.1/udp/5001"},
         {"ipfs": "/ip4/127.0.0.1/tcp/5001", "max_bytes": 10},
-    ):
+    )
+    for options in refused:
         with pytest.raises(ConfigurationError) as caught:
-            async with open_store(tmp_path, **options):  # type: ignore[arg-type]
+            async with open_store(tmp_path, **options):
                 pass
         assert caught.value.hint
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -256,3 +258,27 @@ def test_threads_together_keep_the_cap(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(fits, [os.urandom(1000) for _ in range(40)])) == 10
     assert store.total_bytes() == 10_000
+
+
+def test_a_killed_process_leaves_whole_blocks_only(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from swarm.blocks import BlockStore
+from swarm.content.cid import raw_cid
+store = BlockStore(Path(sys.argv[1]), max_bytes=None)
+while True:
+    data = os.urandom(300_000)
+    store.put(raw_cid(data), data)
+    print(raw_cid(data), flush=True)
+"""
+    acknowledged = []
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            acknowledged.append(line.strip())
+            if len(acknowledged) == 20:
+                writer.kill()
+    store = BlockStore(tmp_path, max_bytes=None)
+    assert all(store.get(cid) for cid in acknowledged)
+    assert all(store.get(cid) for cid in list(store.cids()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
@@ -239,7 +239,7 @@ def test_any_bytes_are_fields_or_refused(message: bytes) -> None:
 
 
 def read(
-    root: str, blocks: dict[str, bytes], *, max_bytes: int = 2**40, offset: int = 0, length: int | None = None
+    root: str, blocks: Mapping[str, bytes], *, max_bytes: int = 2**40, offset: int = 0, length: int | None = None
 ) -> bytes:
     walk = FileWalk(root, max_bytes=max_bytes, offset_bytes=offset, length_bytes=length)
     parts = []
@@ -248,7 +248,7 @@ def read(
     return b"".join(parts)
 
 
-def missing(root: str, blocks: dict[str, bytes]) -> list[str]:
+def missing(root: str, blocks: Mapping[str, bytes]) -> list[str]:
     walk = MissingWalk(root)
     while (wanted := walk.wanted) is not None:
         if walk.needs_bytes:
