@@ -112,7 +112,7 @@ class Dispatch:
 
     def _start(self, grant: Grant) -> None:
         log.debug("task_granted", task_id=grant.task.id, fence=grant.fence, via=grant.via)
-        kept = self._journal.kept(grant.task.id)
+        kept = self._journal.result_of(grant.task.id)
         if kept is not None and self._turns.stored(grant.fence):
             self._nursery.start_soon(self.uploads.reuse, grant, kept)
             return

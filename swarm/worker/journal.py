@@ -110,9 +110,10 @@ class Journal:
         """One record, None where there is none."""
         return self._records.get((task, fence))
 
-    def kept(self, task: TaskId) -> Record | None:
-        """A result of this task that waits for a new grant."""
-        return next((record for record in self.records(State.KEPT) if record.task == task), None)
+    def result_of(self, task: TaskId) -> Record | None:
+        """A result of this task, of whatever lease: good for a new grant, so that it needn't be run again."""
+        found = (record for record in self._records.values() if record.task == task and record.manifest is not None)
+        return next(found, None)
 
     @property
     def owed_bytes(self) -> int:

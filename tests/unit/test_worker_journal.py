@@ -96,9 +96,9 @@ async def test_writers_that_come_together_are_committed_together(tmp_path: Path,
 
 async def test_a_result_whose_lease_is_over_is_found_by_its_task(tmp_path: Path, clock: Clock) -> None:
     async with open_journal(tmp_path / "journal.db", clock=clock) as journal:
-        assert journal.kept(ready(1).task) is None
+        assert journal.result_of(ready(1).task) is None
         await journal.keep(ready(1))
-        kept = journal.kept(ready(1).task)
+        kept = journal.result_of(ready(1).task)
 
     assert kept is not None
     assert kept.state is State.KEPT
@@ -122,7 +122,7 @@ async def test_kept_results_are_bounded(tmp_path: Path, clock: Clock) -> None:
         await journal.keep(ready(MAX_KEPT + 1))
 
         assert len(journal.records(State.KEPT)) == MAX_KEPT
-        assert journal.kept(ready(MAX_KEPT + 1).task) is not None
+        assert journal.result_of(ready(MAX_KEPT + 1).task) is not None
 
 
 async def test_owed_outcomes_are_never_dropped_for_their_age(tmp_path: Path, clock: Clock) -> None:
