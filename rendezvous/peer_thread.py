@@ -68,6 +68,7 @@ class PeerThread:
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope: trio.CancelScope | None = None
         self._outbox: trio.MemorySendChannel[bytes] | None = None
+        self._stopping = False
 
     def start(self) -> None:
         """Start the thread; libp2p is imported in it."""
@@ -93,6 +94,7 @@ class PeerThread:
 
     async def stop(self) -> None:
         """Cancel the peer, wait until it has hung up, join the thread."""
+        self._stopping = True
         self._in_trio(lambda: self._scope.cancel() if self._scope is not None else None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -130,15 +132,16 @@ class PeerThread:
         fault: BaseException | None = None
         try:
             trio.run(self._main)
-        except BaseException as caught:
+        except BaseException as caught:  # noqa: BLE001 -- supervision boundary: told by ready(), or logged on the loop
             fault = caught
-            log.error("peer_stopped", error=str(caught), exc_info=caught)
         self._tell(lambda: self._ended(fault))
 
     def _ended(self, fault: BaseException | None) -> None:
         self._token = None
-        if not self._up.done():
+        if not self._up.done():  # whoever waits for it tells the fault
             self._up.set_exception(fault or ClosedError("the peer was stopped before it was up"))
+        elif fault is not None:
+            log.error("peer_stopped", error=str(fault), exc_info=fault)
         self._on_addrs(())
         self._down.set()
 
@@ -163,6 +166,8 @@ class PeerThread:
         self._outbox, messages = trio.open_memory_channel[bytes](OUTBOX)
         self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
+        if self._stopping:  # told so during the import
+            return
         with self._scope:
             async with open_peer(config) as peer, trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch, peer)

@@ -29,7 +29,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.peer_thread import PeerPlan, PeerThread
 from rendezvous.policy.pacing import HOST_BURST
 from rendezvous.settings import RootSettings
-from rendezvous.sockets import listen, peer_address, peer_port
+from rendezvous.sockets import listen, peer_address, peer_port, rpc_multiaddr
 from rendezvous.store import open_store
 from rendezvous.wiring import (
     Place,
@@ -131,7 +131,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         directory = stack.enter_context(open_directory(settings.data, name=settings.name))
         directory = directory.keep(url=settings.url, name=settings.name, p2p_port=_peer_port(settings, directory))
         charter = charter_of(settings, directory)
-        place = Place(charter)
+        place = Place(charter, ipfs=rpc_multiaddr(settings))
         peer = _peer(settings, directory, charter, place) if settings.p2p else None
         if peer is not None:
             peer.start()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
@@ -13,7 +15,7 @@ from aiohttp import web
 from rendezvous.settings import Bind, RootSettings
 from swarm.errors import ConfigurationError
 
-__all__ = ["listen", "peer_address", "peer_port"]
+__all__ = ["listen", "peer_address", "peer_port", "rpc_multiaddr"]
 
 log = structlog.get_logger()
 
@@ -48,6 +50,19 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as fault:
         raise ConfigurationError(f"the certificate {cert} can't be used: {fault}", hint="both files are PEM") from fault
     return context
+
+
+def rpc_multiaddr(settings: RootSettings) -> str | None:
+    """The multiaddr of the door's guarded IPFS RPC; None where it can't be told, or has a path before it."""
+    parts = urlsplit(settings.url)
+    if parts.path or (settings.public_url is None and settings.bind.is_wildcard):
+        return None
+    host = parts.hostname or ""
+    try:
+        protocol = f"ip{ipaddress.ip_address(host).version}"
+    except ValueError:
+        protocol = "dns"
+    return f"/{protocol}/{host}/tcp/{parts.port or (443 if parts.scheme == 'https' else 80)}/{parts.scheme}"
 
 
 def _host(bind: Bind) -> str:

@@ -68,10 +68,16 @@ START_INVITE_S: Final = 86_400.0
 
 
 class Place:
-    """Where our peer is now; written by the peer thread's reports, read by ``/settings``."""
+    """Where our peer is now; written by the peer thread's reports, read by ``/settings``.
 
-    def __init__(self, charter: Charter) -> None:
+    Args:
+        charter: who we are.
+        ipfs: the multiaddr that results are uploaded to; None is "at the door that you asked".
+    """
+
+    def __init__(self, charter: Charter, *, ipfs: str | None) -> None:
         self._charter = charter
+        self._ipfs = ipfs
         self._addrs: tuple[str, ...] = ()
 
     def moved(self, addrs: tuple[str, ...]) -> None:
@@ -87,7 +93,7 @@ class Place:
         if not self._addrs:
             return None
         # Results go to the door's own guarded RPC, wherever the blocks are kept: Kubo's own port is never exposed.
-        return PeerSettings(id=self._charter.key_id, addrs=self._addrs, ipfs=None, topic=self._charter.topic)
+        return PeerSettings(id=self._charter.key_id, addrs=self._addrs, ipfs=self._ipfs, topic=self._charter.topic)
 
 
 def charter_of(settings: RootSettings, directory: RootDirectory) -> Charter:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import stat
 import sys
 import time
@@ -19,6 +20,7 @@ import attrs
 import pytest
 
 from rendezvous.directory import find_directory
+from rendezvous.settings import Bind, RootSettings
 from swarm.signing import parse_join_link, verify_settings
 
 START_S = 60.0
@@ -123,6 +125,7 @@ async def test_a_root_with_a_peer_tells_its_addresses_and_keeps_its_port(tmp_pat
             settings, key = verify_settings(await settings_of(running.ready), key_id=None)
             assert settings.peer is not None
             assert running.ready["peer_id"] == settings.peer.id == key
+            assert settings.peer.ipfs == f"/ip4/127.0.0.1/tcp/{bind.rpartition(':')[2]}/http"
             assert settings.peer.topic == f"/swarm/{settings.swarm.network_id}/tasks/1"
             seen.append(settings.peer.addrs)
             started = time.monotonic()
@@ -150,6 +153,65 @@ async def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in other.err
     assert "--bind" in other.err
     assert "Traceback" not in other.err
+
+
+async def test_a_peer_that_cannot_listen_is_told_with_what_to_do(tmp_path: Path) -> None:
+    ran = await run(tmp_path, "run", "--data", str(tmp_path / "data"), "--bind", f"127.0.0.1:{free_port()}",
+                    "--p2p-listen", "/ip4/192.0.2.1/tcp/4001")  # fmt: skip
+    assert ran.code == 2
+    assert "192.0.2.1" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """A self-signed certificate of 127.0.0.1, and its key."""
+    import datetime
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "root")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = directory / "cert.pem", directory / "key.pem"
+    cert_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert_file, key_file
+
+
+async def test_a_door_with_a_certificate_speaks_tls(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    bind = f"127.0.0.1:{free_port()}"
+    async with root(
+        tmp_path, "--bind", bind, "--p2p", "off", "--tls-cert", str(cert), "--tls-key", str(key)
+    ) as running:
+        assert running.ready["door"] == f"https://{bind}"
+        trusted = ssl.create_default_context(cafile=cert)
+        async with aiohttp.ClientSession() as http, http.get(f"https://{bind}/healthz", ssl=trusted) as answer:
+            assert answer.status == 200
+
+
+async def test_a_door_open_to_others_without_tls_warns_and_admits_by_invite(tmp_path: Path) -> None:
+    ran = await run(tmp_path, "run", "--data", str(tmp_path / "data"), "--bind", "192.0.2.1:8765", "--p2p", "off")
+    assert "door_without_tls" in ran.err
+    assert "--bind" in ran.err  # this machine doesn't have that address
+    assert RootSettings(bind=Bind(host="192.0.2.1", port=8765)).effective_admission == "invite"
+    assert RootSettings(bind=Bind(host="::1", port=8765)).effective_admission == "open"
 
 
 async def test_a_profile_that_is_there_is_never_changed(tmp_path: Path) -> None:
