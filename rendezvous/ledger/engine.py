@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from swarm.errors import ConfigurationError, LedgerUnavailable, SwarmError
 
@@ -68,7 +68,7 @@ def open_reading_engine(location: str) -> Engine:
 def _open(location: str, pragmas: Sequence[str], *, begin: str) -> Engine:
     url = _url_of(location)
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_pre_ping=True)
+        return _open_server(url)
     engine = sa.create_engine(url, connect_args={"check_same_thread": False})
 
     @event.listens_for(engine, "connect")
@@ -82,6 +82,19 @@ def _open(location: str, pragmas: Sequence[str], *, begin: str) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _open_server(url: sa.URL) -> Engine:
+    where = url.render_as_string(hide_password=True)
+    try:
+        return sa.create_engine(url, pool_pre_ping=True)
+    except NoSuchModuleError as fault:
+        raise ConfigurationError(f"the ledger {where} is of a kind that isn't known: {fault}") from fault
+    except ModuleNotFoundError as fault:
+        raise ConfigurationError(
+            f"the ledger {where} needs a driver that isn't installed: {fault.name}",
+            hint="pip install 'task-swarm[postgres]'",
+        ) from fault
 
 
 class Compiled:

@@ -55,7 +55,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import BATCH
 from rendezvous.ledger.transitions import Group, LedgerCore
 from swarm.errors import ClosedError, LedgerUnavailable
-from swarm.model import Refusal
+from swarm.model import Refusal, Status
 
 __all__ = ["Ledger", "LedgerClock", "open_ledger"]
 
@@ -65,8 +65,10 @@ log = structlog.get_logger()
 GROUP_OPS: Final = 512
 GROUP_TASKS: Final = 4_000
 READER_THREADS: Final = 4
-#: Something that becomes due between two sweeps waits at most so long for the next, seconds.
+#: A sweep comes at least so often, seconds …
 TICK_S: Final = 1.0
+#: … and at least so long, so that many failures at once are no storm of sweeps, seconds.
+LEAST_PAUSE_S: Final = 0.02
 #: With more than this between two sweeps, workers may have been unable to renew: leases are re-armed first, seconds.
 STALL_S: Final = 5.0
 #: How often finished tasks are looked through for the archive, seconds.
@@ -108,6 +110,8 @@ class Ledger:
         self._writer: Final = threading.Thread(target=self._write, name="ledger-writer", daemon=True)
         self._readers: Final = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="ledger-reader")
         self._listeners: Final[list[Listener]] = []
+        #: Set when a task began to wait: it may be due before the sweep that is planned.
+        self._delayed: Final = asyncio.Event()
         self._swept_at: float | None = None
         self._closed = False
 
@@ -228,6 +232,8 @@ class Ledger:
 
     def _answer(self, futures: Sequence[asyncio.Future[Any]], group: Group) -> None:
         if group.events:
+            if any(event.to is Status.WAITING for event in group.events):
+                self._delayed.set()
             for listener in tuple(self._listeners):
                 try:
                     listener(group.events)
@@ -259,7 +265,11 @@ class Ledger:
             except Exception:
                 # The supervision boundary of the ticker: without sweeps leases would never run out.
                 log.exception("ledger_sweep_failed")
-            await asyncio.sleep(min(due_s, TICK_S))
+            self._delayed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(due_s, TICK_S)):
+                    await self._delayed.wait()
+            await asyncio.sleep(LEAST_PAUSE_S)
 
     async def _archive(self, settings: LedgerSettings) -> None:
         """Move finished tasks to JSONL files, a batch at a time, for as long as the ledger is open."""

@@ -1,0 +1,360 @@
+"""The ledger against a simple model, whatever workers, owners, the clock and crashes do, in whatever order.
+
+The model knows of each task its status, and who holds which lease until when, from the ledger's answers and events
+alone. It says what each report must be answered; after each step the tables are checked against themselves.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+import uuid6
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import text
+
+from rendezvous.ledger.ops import (
+    Cancel,
+    DoneItem,
+    FailedItem,
+    HoldHost,
+    LeaseRef,
+    Rearm,
+    RemoveWorker,
+    Replay,
+    SetHostPace,
+    Submit,
+    Sweep,
+    TakeTurn,
+    TurnResult,
+    WorkerRef,
+)
+from rendezvous.ledger.settings import LedgerSettings
+from swarm.model import MOVES, TERMINAL, Move, Refusal, RefusalCode, Status, is_retryable
+from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, CID, NOOP, OTHER_CID, World, check_consistency, new_task
+
+WORKERS: Final = (ALICE, BOB, CAROL)
+HOSTS: Final = ("one.test", "two.test")
+REASONS: Final = ("timeout", "http_4xx", "blocked")
+LEASE_S: Final = 60.0
+
+workers = st.sampled_from(WORKERS)
+anything = st.randoms(use_true_random=False)
+
+
+@attrs.define
+class Known:
+    """What the model knows of a task."""
+
+    status: Status
+    fence: int = 0
+    holder: WorkerRef | None = None
+    lease_until: float = 0.0
+    attempts: int = 0
+    max_attempts: int = 3
+    lost: set[WorkerRef] = attrs.Factory(set)
+    result: str | None = None
+    history: list[Move] = attrs.Factory(list)
+
+    def is_held(self, worker: WorkerRef, fence: int, now: float) -> bool:
+        return self.status is Status.ACTIVE and self.holder == worker and self.fence == fence and self.lease_until > now
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    template: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.tasks: dict[str, Known] = {}
+        #: All leases ever granted, also stale ones: workers report them late.
+        self.leases: list[tuple[WorkerRef, LeaseRef]] = []
+        self.boots = dict.fromkeys(WORKERS, 1)
+        self.fence = 0
+        self.events = 0
+
+    @initialize(paced=st.booleans())
+    def begin(self, paced: bool) -> None:
+        path = self.directory / "ledger.sqlite"
+        shutil.copy(self.template, path)
+        self.world = World(path, LedgerSettings(host_rate_per_s=0.2 if paced else 0.0, host_burst=3.0))
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.close()
+        shutil.rmtree(self.directory)
+
+    # ── doing, and keeping the model ──────────────────────────────────────────────────────────────────────────────
+
+    def do(self, *ops: Any) -> list[Any]:
+        answers = self.world.all(*ops)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        self.follow()
+        return answers
+
+    def follow(self) -> None:
+        """Take the new events in: each must be a step of the table, from where the model knows the task to be."""
+        for event in self.world.events[self.events :]:
+            rule_ = MOVES[event.move]
+            assert event.source in rule_.sources
+            assert event.to in rule_.targets
+            assert event.by in rule_.actors
+            if event.move is Move.SUBMIT:
+                self.tasks[event.task] = Known(event.to)
+            known = self.tasks[event.task]
+            known.history.append(event.move)
+            assert event.seq == len(known.history)
+            if event.move is not Move.SUBMIT:
+                assert event.source is known.status
+            known.status = event.to
+            if event.move is Move.GRANT:
+                assert event.fence is not None
+                assert event.fence > self.fence, "fences rise strictly over all grants"
+                self.fence = known.fence = event.fence
+                known.holder = event.worker
+                known.lease_until = self.world.now + LEASE_S
+            if event.move is Move.RENEW:
+                known.lease_until = self.world.now + LEASE_S
+            if event.move in (Move.COMPLETE, Move.FAIL, Move.RETRY):
+                known.attempts += 1
+            if event.move is Move.EXPIRE_LEASE:
+                assert known.lease_until <= self.world.now, "no lease is reaped early"
+                assert known.holder is not None
+                known.attempts += known.holder not in known.lost
+                known.lost.add(known.holder)
+                assert (event.to is Status.FAILED) == (known.attempts >= known.max_attempts)
+            if event.move is Move.REPLAY:
+                known.attempts = 0
+                known.lost = set()
+        self.events = len(self.world.events)
+
+    # ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(
+        tasks=st.lists(
+            st.tuples(st.integers(0, 9), st.sampled_from(HOSTS), st.sampled_from((0.0, 0.0, 40.0))),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    def submit(self, tasks: list[tuple[int, str, float]]) -> None:
+        new = [new_task(priority=priority, host=host, not_before_s=delay) for priority, host, delay in tasks]
+        self.do(
+            Submit(owner="owner", job=str(uuid6.uuid7()), job_named=False, name=None, tasks=tuple(new)),
+        )
+        for task in new:
+            assert self.tasks[task.id].status is (Status.WAITING if task.not_before_s else Status.PENDING)
+
+    def a_turn(self, worker: WorkerRef, chance: Any) -> TakeTurn:
+        """A turn that says some true and some outdated things."""
+        own = [lease for who, lease in self.leases if who == worker]
+        foreign = [lease for who, lease in self.leases if who != worker]
+        pool = own[-6:] + foreign[-2:]
+        chance.shuffle(pool)
+        said: dict[str, list[Any]] = {"done": [], "failed": [], "released": [], "held": [], "renew": []}
+        for lease in pool:
+            what = chance.choice(["done", "failed", "released", "held", "renew", "renew", "nothing"])
+            if what == "done":
+                cid = chance.choice([CID, CID, OTHER_CID])
+                said["done"].append(DoneItem(task=lease.task, fence=lease.fence, cid=cid, size_bytes=1))
+            elif what == "failed":
+                reason = chance.choice(REASONS)
+                said["failed"].append(FailedItem(task=lease.task, fence=lease.fence, reason=reason))
+            elif what != "nothing":
+                said[what].append(lease)
+        known = sorted(self.tasks)
+        return TakeTurn(
+            worker=worker,
+            boot=f"boot-{self.boots[worker]}",
+            facts=NOOP,
+            want=chance.choice([0, 1, 3]),
+            offers=tuple(chance.sample(known, min(len(known), chance.choice([0, 1, 2])))),
+            partial=chance.choice([True, False, False]),
+            explain=chance.choice([True, False]),
+            **{name: tuple(items) for name, items in said.items()},
+        )
+
+    @rule(worker=workers, chance=anything)
+    def turn(self, worker: WorkerRef, chance: Any) -> None:
+        op = self.a_turn(worker, chance)
+        before = {task: attrs.evolve(known) for task, known in self.tasks.items()}
+        (result,) = self.do(op)
+        self.check_turn(op, result, before)
+
+    @rule(chance=anything)
+    def turns_of_one_group(self, chance: Any) -> None:
+        ops = [self.a_turn(worker, chance) for worker in WORKERS]
+        results = self.do(*ops)
+        for op, result in zip(ops, results, strict=True):
+            self.note_grants(op, result)
+
+    def note_grants(self, op: TakeTurn, result: TurnResult) -> None:
+        for grant in result.granted:
+            known = self.tasks[grant.task.id]
+            assert known.is_held(op.worker, grant.fence, self.world.now), "a grant is a live lease of the model's"
+            assert grant.lease_s > 0
+            self.leases.append((op.worker, LeaseRef(grant.task.id, grant.fence)))
+        fresh = [grant for grant in result.granted if not grant.again]
+        assert len(fresh) <= op.want + len(set(op.offers))
+
+    def check_turn(self, op: TakeTurn, result: TurnResult, before: dict[str, Known]) -> None:
+        """What a single turn must be answered, from what was known before it."""
+        now = self.world.now
+        for item, ended in zip((*op.done, *op.failed, *op.released), result.ended, strict=True):
+            known = before[item.task]
+            held = known.is_held(op.worker, item.fence, now)
+            if isinstance(item, DoneItem):
+                same = known.status is Status.COMPLETED and known.holder == op.worker and known.result == item.cid
+                if held:
+                    assert ended.outcome is Status.COMPLETED
+                    self.tasks[item.task].result = item.cid
+                    before[item.task] = attrs.evolve(self.tasks[item.task])
+                elif same:
+                    assert ended.outcome is Status.COMPLETED
+                else:
+                    self.check_refusal(ended.outcome, known, op.worker, item.fence)
+            elif held:
+                if isinstance(item, FailedItem):
+                    final = not is_retryable(item.reason) or known.attempts + 1 >= known.max_attempts
+                    assert ended.outcome is (Status.FAILED if final else Status.WAITING)
+                else:
+                    assert ended.outcome is Status.PENDING
+                before[item.task] = attrs.evolve(known, status=ended.outcome, attempts=known.attempts + 1)
+            elif isinstance(ended.outcome, Refusal):
+                self.check_refusal(ended.outcome, known, op.worker, item.fence)
+            else:  # a repeated report: it changes nothing
+                assert ended.outcome is known.status
+        spoken = {ref.task for ref in (*op.done, *op.failed, *op.released)}
+        for ref in {*op.held, *op.renew}:
+            known = before[ref.task]
+            if ref.task in spoken or (not op.partial and self.tasks[ref.task].history[-1] is Move.RELEASE):
+                continue
+            if not known.is_held(op.worker, ref.fence, now) and known.status not in TERMINAL:
+                assert ref.fence in result.lost
+        self.note_grants(op, result)
+
+    def check_refusal(self, outcome: object, known: Known, worker: WorkerRef, fence: int) -> None:
+        assert isinstance(outcome, Refusal)
+        mine = known.holder == worker and known.fence == fence
+        if not mine:
+            assert outcome.code is RefusalCode.INVALID_ASSIGNEE
+        elif known.status is Status.COMPLETED:
+            assert outcome.code in (RefusalCode.RESULT_DIFFERS, RefusalCode.WRONG_STATUS)
+        else:
+            assert outcome.code in (RefusalCode.LEASE_EXPIRED, RefusalCode.WRONG_STATUS)
+
+    @rule(seconds=st.sampled_from((0.5, 5.0, 20.0, 61.0, 700.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+
+    @rule()
+    def sweep(self) -> None:
+        due_s = 0.0
+        while due_s == 0.0:
+            (due_s,) = self.do(Sweep())
+        for known in self.tasks.values():
+            assert known.status is not Status.ACTIVE or known.lease_until > self.world.now
+
+    @rule()
+    def rearm(self) -> None:
+        self.do(Rearm())
+        for known in self.tasks.values():
+            if known.status is Status.ACTIVE:
+                known.lease_until = max(known.lease_until, self.world.now + LEASE_S)
+
+    @precondition(lambda self: self.tasks)
+    @rule(chance=anything)
+    def cancel(self, chance: Any) -> None:
+        task = chance.choice(sorted(self.tasks))
+        ended_before = self.tasks[task].status in TERMINAL
+        ((ended,),) = self.do(Cancel(owner="owner", who="owner", tasks=(task,)))
+        assert isinstance(ended.outcome, Refusal) == ended_before
+
+    @precondition(lambda self: self.tasks)
+    @rule(chance=anything)
+    def replay(self, chance: Any) -> None:
+        task = chance.choice(sorted(self.tasks))
+        failed_before = self.tasks[task].status is Status.FAILED
+        ((ended,),) = self.do(Replay(owner=None, who="operator", tasks=(task,)))
+        assert isinstance(ended.outcome, Refusal) != failed_before
+
+    @rule(host=st.sampled_from(HOSTS), for_s=st.sampled_from((0.0, 30.0)))
+    def hold_host(self, host: str, for_s: float) -> None:
+        self.do(HoldHost(host=host, for_s=for_s, why="a test"))
+
+    @rule(host=st.sampled_from(HOSTS), rate=st.sampled_from((0.0, 0.1, 5.0)))
+    def set_pace(self, host: str, rate: float) -> None:
+        self.do(SetHostPace(host=host, rate_per_s=rate, burst=2.0))
+
+    @rule(worker=workers)
+    def worker_restarts(self, worker: WorkerRef) -> None:
+        self.boots[worker] += 1
+
+    @rule(worker=workers)
+    def worker_is_removed(self, worker: WorkerRef) -> None:
+        held = sum(known.status is Status.ACTIVE and known.holder == worker for known in self.tasks.values())
+        assert self.do(RemoveWorker(worker=worker, who="operator")) == [held]
+
+    @rule(chance=anything)
+    def crash_before_commit_and_open_again(self, chance: Any) -> None:
+        """A group is done but for its COMMIT when the process dies: nothing of it happened."""
+
+        def die() -> None:
+            raise KeyboardInterrupt
+
+        self.world.core._connection.commit = die  # type: ignore[method-assign]
+        ops = [
+            Submit(owner="owner", job=str(uuid6.uuid7()), job_named=False, name=None, tasks=(new_task(),)),
+            *(self.a_turn(worker, chance) for worker in WORKERS),
+            Sweep(),
+        ]
+        with pytest.raises(KeyboardInterrupt):
+            self.world.core.apply(ops, now=self.world.now)
+        self.world.close()
+        self.world.open()
+
+    # ── what always holds ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def the_tables_agree_with_themselves_and_with_the_model(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        check_consistency(self.world)
+        with self.world.reading.connect() as connection:
+            rows = {row.id: row for row in connection.execute(text("SELECT * FROM tasks"))}
+        assert rows.keys() == self.tasks.keys()
+        for task, known in self.tasks.items():
+            row = rows[task]
+            assert (row.status, row.fence, row.attempts) == (known.status.value, known.fence, known.attempts)
+            assert [event.move for event in self.world.reader.history(task)] == [str(move) for move in known.history]
+            if known.status is Status.ACTIVE:
+                assert row.lease_until == pytest.approx(known.lease_until)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty ledger, to be copied: migrating one for each example would be most of the time."""
+    path = tmp_path_factory.mktemp("template") / "ledger.sqlite"
+    World(path).close()
+    return path
+
+
+def test_no_order_of_events_leaves_the_transition_table(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rendezvous.policy.leases.SAMPLES_NEEDED", 10**9)  # the model's leases are all of LEASE_S
+    LedgerMachine.template = template
+    case = LedgerMachine.TestCase
+    case.settings = settings(
+        max_examples=40,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )
+    case().runTest()
