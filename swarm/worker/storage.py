@@ -6,6 +6,7 @@ stores is pinned by its fence until its outcome is in the journal or given up. I
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -61,6 +62,11 @@ class Storage:
     def _put(self, blocks: Iterable[tuple[Cid, bytes]]) -> None:
         for cid, block in blocks:
             self._blocks.put(cid, block)
+
+    def keep(self, blocks: Iterable[tuple[Cid, bytes]]) -> None:
+        """Keep blocks to serve them, where there is room; nothing of ours needs them. Sync, for a thread."""
+        with contextlib.suppress(StoreFull):
+            self._put(blocks)
 
     def release(self, fence: int) -> None:
         """The execution of this fence needs no protection any more: the journal has its outcome, or it has none."""

@@ -204,6 +204,8 @@ class Uploads:
 
     def _put_blocks(self, body: bytes) -> None:
         """Put what a manifest needs; sync, in a thread. An uploader that failed isn't used again."""
+        # The door gets it in the turn where it is small, but others fetch it from here by its CID, as they do the rest.
+        self._storage.keep(build(body).blocks.items())
         uploader = self._idle_uploaders.pop() if self._idle_uploaders else self._open_uploader()
         try:
             uploader.put_blocks(self._blocks_of(body))
