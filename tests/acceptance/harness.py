@@ -332,9 +332,16 @@ class Scene:
         self.running.append(process)
         return process
 
-    def root(self, *options: str, netns: Namespace | None = None, host: str = "127.0.0.1", name: str = "root") -> Root:
+    def root(
+        self,
+        *options: str,
+        netns: Namespace | None = None,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        name: str = "root",
+    ) -> Root:
         """Start a root and wait until its door is open."""
-        root = Root(self, options, netns=netns, host=host, name=name)
+        root = Root(self, options, netns=netns, host=host, port=port or free_port(), name=name)
         root.start()
         return root
 
@@ -387,14 +394,16 @@ def _alone(options: Sequence[str]) -> list[str]:
 class Root:
     """A root: its door's port and data directory stay the same over restarts."""
 
-    def __init__(self, scene: Scene, options: Sequence[str], *, netns: Namespace | None, host: str, name: str) -> None:
+    def __init__(
+        self, scene: Scene, options: Sequence[str], *, netns: Namespace | None, host: str, port: int, name: str
+    ) -> None:
         self.scene = scene
         self.options = options
         self.netns = netns
         self.name = name
         self.host = host
         self.data = scene.directory / f"{name}-data"
-        self.port = free_port()
+        self.port = port
         self._ready_file = scene.directory / f"{name}.ready"
         self.process: Running
 

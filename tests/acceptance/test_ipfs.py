@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from swarm.content.manifest import decode_manifest
+from swarm.content.manifest import Manifest, decode_manifest
 from tests.acceptance.exactly_once import assert_ended_once
 from tests.acceptance.harness import Door, Scene, Worker, free_port, noop, until
 from tests.kubo import Kubo, make_kubo, running_kubo
@@ -33,7 +33,8 @@ def test_result_of_the_demos_flow_comes_by_bitswap_from_the_worker_that_made_it(
         assert sorted(record["title"] for record in records) == sorted(f"Item {n}" for n in range(1, PAGES + 1))
         results = [task for task in root.door.tasks_of(job) if task["status"] == "completed"]
         for task in results:
-            assert kubo.command("block", "stat", "--offline", task["result"])
+            for content in assert_whole(root.door, task).named():
+                assert kubo.command("block", "stat", "--offline", content.cid)
 
         kubo.stop()
         for worker in workers:
@@ -69,12 +70,13 @@ def test_results_wait_while_kubo_is_away_and_none_is_lost(scene: Scene) -> None:
             assert_whole(door, task)
 
 
-def assert_whole(door: Door, task: dict[str, Any]) -> None:
-    """The door has the manifest of a task and all that it names."""
+def assert_whole(door: Door, task: dict[str, Any]) -> Manifest:
+    """The door has the manifest of a task and all that it names. Returns the manifest."""
     manifest = decode_manifest(door.call("GET", f"/v1/content/{task['result']}").raw)
     assert manifest.task == task["id"]
     for content in manifest.named():
         assert len(door.call("GET", f"/v1/content/{content.cid}").raw) == content.size_bytes
+    return manifest
 
 
 def _waiting_uploads(workers: Sequence[Worker]) -> bool:
