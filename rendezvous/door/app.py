@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 #: A body that takes longer than this is cut, seconds.
 BODY_TIMEOUT_S: Final = 30.0
+#: A client that doesn't take its answer in this time is cut, seconds: 16 MiB at 2 Mbit/s.
+SEND_TIMEOUT_S: Final = 60.0
 MAX_QUERY_CHARS: Final = 256
 
 
@@ -70,14 +72,33 @@ def _endpoint(route: Route, door: Door) -> AiohttpHandler:
             response = _failed(route) if refusal is None else refused(refusal)
         except web.HTTPException:
             raise
+        except (ConnectionError, TimeoutError):  # of a stream: whoever read it has gone, or is too slow
+            if request.transport is not None:
+                request.transport.abort()
+            raise
         except Exception:  # noqa: BLE001 -- supervision boundary: a defect answers 500, and the log has the rest
             response = _failed(route)
         door.metrics.count(
             "swarm_http_requests_total", method=route.method, route=route.path, status=str(response.status)
         )
+        await _send(request, response)
         return response
 
     return endpoint
+
+
+async def _send(request: web.Request, response: web.StreamResponse) -> None:
+    """Send a whole answer in time; who doesn't read it is cut. What a handler streams, it sends itself."""
+    if not isinstance(response, web.Response):
+        return
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        log.info("slow_client_cut", path=request.path)
+        if request.transport is not None:
+            request.transport.abort()
 
 
 def _failed(route: Route) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Final
 
@@ -23,6 +24,7 @@ log = structlog.get_logger()
 
 #: A chunk of the export, bytes.
 CHUNK_BYTES: Final = 64 * 1024
+CHUNK_TIMEOUT_S: Final = 20.0
 
 
 class StatusView(Answer, frozen=True):
@@ -86,11 +88,17 @@ async def export_queue(door: Door, call: Call) -> web.StreamResponse:
     for row in rows:
         chunk += encode(row) + b"\n"
         if len(chunk) >= CHUNK_BYTES:
-            await response.write(bytes(chunk))
+            await _write(response, bytes(chunk))
             chunk.clear()
-    await response.write(bytes(chunk))
+    await _write(response, bytes(chunk))
     await response.write_eof()
     return response
+
+
+async def _write(response: web.StreamResponse, chunk: bytes) -> None:
+    """Send one chunk; who doesn't read it is cut."""
+    async with asyncio.timeout(CHUNK_TIMEOUT_S):
+        await response.write(chunk)
 
 
 async def healthz(door: Door, call: Call) -> Health:

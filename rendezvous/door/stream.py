@@ -8,8 +8,9 @@ no memory. A cursor older than the ring is served from the ledger. Chunks leave 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -35,6 +36,8 @@ CHUNK: Final = 500
 SEND_TIMEOUT_S: Final = 20.0
 #: All readers together; each is a socket and a cursor.
 MAX_READERS: Final = 512
+#: Of one key: nobody takes all the places.
+MAX_READERS_A_KEY: Final = 32
 
 
 def view_of(event: LedgerEvent) -> EventView:
@@ -80,8 +83,26 @@ class EventStream:
     def __init__(self, last_id: int) -> None:
         self._ring: deque[_Kept] = deque(maxlen=RING)
         self._more: asyncio.Event = asyncio.Event()
-        self.readers = 0
+        self._readers: Counter[bytes] = Counter()
         self.last_id = last_id
+
+    @property
+    def readers(self) -> int:
+        """How many streams are open."""
+        return self._readers.total()
+
+    @contextlib.contextmanager
+    def reading(self, key: bytes) -> Iterator[bool]:
+        """Take a place while the block is open; False where there is none."""
+        if self.readers >= MAX_READERS or self._readers[key] >= MAX_READERS_A_KEY:
+            yield False
+            return
+        self._readers[key] += 1
+        try:
+            yield True
+        finally:
+            self._readers[key] -= 1
+            self._readers += Counter()  # drops those without streams
 
     def take(self, new: Sequence[LedgerEvent]) -> None:
         """Keep what was just committed, and wake who waits."""
@@ -133,22 +154,19 @@ async def events(door: Door, call: Call) -> web.StreamResponse | Refusal:
     said = call.request.headers.get("Last-Event-ID") or call.queries["after"]
     if said and not (said.isascii() and said.isdigit() and int(said) <= MAX_INT):
         return Refusal(RefusalCode.BAD_REQUEST, "Last-Event-ID is the id of an event: a whole number")
-    if door.stream.readers >= MAX_READERS:
-        return Refusal(RefusalCode.RATE_LIMITED, f"{MAX_READERS} event streams are open already", PING_S)
     cursor = int(said) if said else await door.ledger.read(lambda reader: reader.last_event_id())
-    response = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    )
-    await response.prepare(call.request)
-    door.stream.readers += 1
-    try:
-        await _send(response, b": open\n\n")
-        await _follow(door, call, response, cursor)
-    except (ConnectionError, TimeoutError):
-        pass  # the reader left, or is too slow; it comes back with Last-Event-ID
-    finally:
-        door.stream.readers -= 1
-    return response
+    with door.stream.reading(call.who.digest) as has_place:
+        if not has_place:
+            return Refusal(RefusalCode.RATE_LIMITED, "too many event streams are open; close one, or wait", PING_S)
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+        await response.prepare(call.request)
+        # A reader that left, or is too slow, comes back with Last-Event-ID.
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            await _send(response, b": open\n\n")
+            await _follow(door, call, response, cursor)
+        return response
 
 
 async def _follow(door: Door, call: Call, response: web.StreamResponse, cursor: int) -> None:

@@ -157,8 +157,10 @@ async def test_a_last_event_id_that_is_none_is_refused(tmp_path: Path, said: str
 
 
 async def test_too_many_readers_are_refused_not_kept_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "MAX_READERS", 1)
+    monkeypatch.setattr(stream_module, "MAX_READERS_A_KEY", 1)
     async with door(tmp_path) as stage:
         carol = await stage.requester("carol")
         async with listen(carol):
             assert (await carol.get("/v1/events")).code == "rate_limited"
+            async with listen(stage.operator):
+                assert stage.door.stream.readers == 2
