@@ -15,6 +15,7 @@ import logging
 import math
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,7 @@ import libp2p.kad_dht.value_store
 import libp2p.network.connection.swarm_connection
 import libp2p.protocol_muxer.multiselect_communicator
 import libp2p.pubsub.pubsub
+import libp2p.stream_muxer.muxer_multistream
 import structlog
 import trio
 from google.protobuf.message import DecodeError
@@ -54,7 +56,7 @@ from libp2p.rcmgr.manager import new_resource_manager
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL_ID
 from libp2p.security.noise.transport import Transport as Noise
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL_ID
-from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
@@ -96,6 +98,12 @@ MAX_PROVIDER_ADDRESSES: Final = 16
 PROVIDER_TTL_S: Final = 1800
 #: The cap of go-multistream on one line.
 MAX_NEGOTIATION_BYTES: Final = 64 * 1024
+#: What a peer may send on one stream before we have read it: 20 MB/s over 50 ms.
+STREAM_WINDOW_BYTES: Final = 1024 * 1024
+#: Above it the stream is closed. A peer that keeps to the window stays below by far.
+MAX_BUFFERED_BYTES: Final = 2 * STREAM_WINDOW_BYTES
+#: Streams that one peer may hold open; a busy Kubo has some twenty. All peers share 10,000.
+MAX_STREAMS_PER_PEER: Final = 64
 #: One dial of one address: TCP, Noise and yamux.
 DIAL_ADDRESS_S: Final = 5.0
 #: Connections above which the least used are closed. A hub of 200 workers stays below it.
@@ -125,6 +133,45 @@ async def _read_negotiation(reader: Reader) -> bytes:
     return line[:-1]
 
 
+async def _give_window_back(self: YamuxStream, *, bytes_read: int = 0) -> None:
+    """Let the sender send on once half of the window is used up, as go-yamux does.
+
+    0.8.1 answers every read with a frame of its own, also the one-byte reads of a length: two thirds of all frames. It
+    also lets the window grow to 16 MiB a stream.
+    """
+    async with self.window_lock:
+        buffered = len(self.conn.stream_buffers.get(self.stream_id, b""))
+        used_bytes = STREAM_WINDOW_BYTES - self.recv_window - buffered
+        if used_bytes < STREAM_WINDOW_BYTES // 2:
+            return
+        self.recv_window += used_bytes
+    await self.send_window_update(used_bytes, skip_lock=True)
+
+
+class _Buffer(bytearray):
+    """What a stream has received and nobody has read yet. 0.8.1 only logs a peer that ignores the window."""
+
+    def extend(self, data: Any) -> None:
+        if len(self) + len(data) > MAX_BUFFERED_BYTES:
+            raise MalformedInput(f"a peer sent {len(data)} bytes beyond the window")
+        super().extend(data)
+
+
+class _Buffers(dict[int, bytearray]):
+    """The buffers of one connection, each bounded."""
+
+    def __setitem__(self, stream_id: int, buffer: bytearray) -> None:
+        super().__setitem__(stream_id, _Buffer(buffer))
+
+
+class HardenedYamux(Yamux):
+    """The multiplexer: what a peer can make us hold is bounded."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.stream_buffers = _Buffers()
+
+
 def _patch_modules() -> None:
     """Set what 0.8.1 offers no argument for. Each is read when it is used, so this works after the import."""
     kad: tuple[Any, ...] = (
@@ -139,6 +186,10 @@ def _patch_modules() -> None:
     providers: Any = libp2p.kad_dht.provider_store
     providers.BUCKET_SIZE = MAX_PROVIDERS_PER_KEY
     providers.PROVIDER_RECORD_EXPIRATION_INTERVAL = PROVIDER_TTL_S
+    muxer: Any = libp2p.stream_muxer.muxer_multistream
+    muxer.Yamux = HardenedYamux  # it makes this class whatever the upgrader was given
+    stream: Any = YamuxStream
+    stream._auto_tune_and_send_window_update = _give_window_back
     negotiation: Any = libp2p.protocol_muxer.multiselect_communicator
     negotiation.read_delim = _read_negotiation
     pubsub: Any = libp2p.pubsub.pubsub
@@ -326,7 +377,7 @@ def build_host(key_pair: KeyPair, listen: Sequence[Multiaddr], *, psk: bytes | N
         (peerstore := PeerStore()),
         TransportUpgrader(
             secure_transports_by_protocol={NOISE_PROTOCOL_ID: noise},
-            muxer_transports_by_protocol={TProtocol(YAMUX_PROTOCOL_ID): Yamux},
+            muxer_transports_by_protocol={TProtocol(YAMUX_PROTOCOL_ID): HardenedYamux},
         ),
         transports=[TCP()],
         retry_config=RetryConfig(max_retries=0),  # the dialer has its own backoff
@@ -373,17 +424,23 @@ def build_host(key_pair: KeyPair, listen: Sequence[Multiaddr], *, psk: bytes | N
 
 
 def _guarded(handle: Callable[[INetStream], Any], admission: Admission) -> Callable[[INetStream], Any]:
-    """Bound one stream's fault to that stream.
+    """Bound one stream's fault to that stream, and one peer's streams to its share.
 
     Non-UTF-8 bytes in the protocol negotiation, a malformed pubsub RPC, an exception in any stream handler: each
-    would cancel the swarm.
+    would cancel the swarm. 10,000 streams of one peer would leave none to others.
     """
+    open_streams: Counter[ID] = Counter()
 
     async def guarded(stream: INetStream) -> None:
+        peer = stream.muxed_conn.peer_id
+        if open_streams[peer] >= MAX_STREAMS_PER_PEER:
+            await stream.reset()
+            return
+        open_streams[peer] += 1
         try:
             await handle(stream)
         except Exception as fault:  # noqa: BLE001 - supervision boundary: a stranger's stream ends, the node doesn't
-            peer_id = str(stream.muxed_conn.peer_id)
+            peer_id = str(peer)
             log.debug("stream_failed", peer=peer_id, fault=repr(fault))
             if isinstance(fault, MALFORMED_FAULTS):
                 admission.misbehaved(peer_id, f"stream: {type(fault).__name__}")
@@ -392,6 +449,10 @@ def _guarded(handle: Callable[[INetStream], Any], admission: Admission) -> Calla
                     await stream.reset()
                 except Exception:  # noqa: BLE001 - it is gone already, in one of libp2p's many ways
                     log.debug("stream_reset_failed", peer=peer_id)
+        finally:
+            open_streams[peer] -= 1
+            if not open_streams[peer]:
+                del open_streams[peer]
 
     return guarded
 

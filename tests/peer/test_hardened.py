@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -21,13 +22,14 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT
 from libp2p.utils.varint import decode_varint_with_size, encode_uvarint
 from multiaddr import Multiaddr
 
 import swarm.peer
 from swarm.errors import ConfigurationError
 from swarm.peer import hardened
-from swarm.peer.hardened import build_dht
+from swarm.peer.hardened import MAX_BUFFERED_BYTES, MAX_STREAMS_PER_PEER, build_dht
 from tests.peer.harness import (
     TOPIC,
     Anyone,
@@ -224,6 +226,98 @@ async def test_strangers_cant_fill_the_memory_with_subscriptions() -> None:
         await eventually(lambda: pubsub.peer_topics)
 
         assert set(pubsub.peer_topics) == {TOPIC}
+
+
+async def test_one_peer_cant_use_up_the_streams_of_all() -> None:
+    held = 0
+
+    async def hold(_: object) -> None:
+        nonlocal held
+        held += 1
+        await trio.sleep_forever()
+
+    async with open_host() as victim, open_stranger() as mallory:
+        victim.set_stream_handler(TProtocol("/hold/1"), hold)
+        await connect(mallory, victim)
+        for _ in range(MAX_STREAMS_PER_PEER + 20):
+            with contextlib.suppress(StreamFailure):  # it is reset
+                await mallory.new_stream(victim.get_id(), [TProtocol("/hold/1")])
+
+        await trio.testing.wait_all_tasks_blocked(0.1)
+
+        assert 0 < held <= MAX_STREAMS_PER_PEER
+        await answers(str(victim.get_addrs()[0]))
+
+
+async def test_a_peer_that_ignores_the_window_fills_no_memory() -> None:
+    async def never_read(_: object) -> None:
+        await trio.sleep_forever()
+
+    async with open_host() as victim, open_stranger() as mallory:
+        victim.set_stream_handler(TProtocol("/hold/1"), never_read)
+        await connect(mallory, victim)
+        stream = await mallory.new_stream(victim.get_id(), [TProtocol("/hold/1")])
+        yamux = stream.muxed_conn
+        frame = struct.pack(YAMUX_HEADER_FORMAT, 0, 0, 0, stream.muxed_stream.stream_id, 65536) + bytes(65536)
+        for _ in range(200):  # 13 MB
+            await yamux._write_frame(frame)
+        (connection,) = victim.get_network().get_connections(mallory.get_id())
+        buffers = connection.muxed_conn.stream_buffers
+        await eventually(lambda: sum(map(len, buffers.values())) > MAX_BUFFERED_BYTES / 2)
+
+        assert sum(map(len, buffers.values())) <= MAX_BUFFERED_BYTES
+        await answers(str(victim.get_addrs()[0]))
+
+
+async def test_reading_small_messages_costs_no_frame_each() -> None:
+    async def swallow(stream) -> None:  # type: ignore[no-untyped-def]
+        while True:
+            await stream.read(1)
+            read.append(1)
+
+    read: list[int] = []
+    async with open_host() as victim, open_stranger() as bob:
+        victim.set_stream_handler(TProtocol("/swallow/1"), swallow)
+        await connect(bob, victim)
+        stream = await bob.new_stream(victim.get_id(), [TProtocol("/swallow/1")])
+        (connection,) = victim.get_network().get_connections(bob.get_id())
+        frames = _count_frames(connection.muxed_conn)
+        for _ in range(200):
+            await stream.write(b"x")
+        await eventually(lambda: len(read) == 200)
+
+        assert len(frames) < 10
+
+
+def _count_frames(yamux) -> list[int]:  # type: ignore[no-untyped-def]
+    sent: list[int] = []
+    write = yamux._write_frame
+
+    async def counted(data: bytes) -> None:
+        sent.append(len(data))
+        await write(data)
+
+    yamux._write_frame = counted
+    return sent
+
+
+async def test_a_large_transfer_isnt_held_up_by_the_window() -> None:
+    content = os.urandom(8_000_000)
+    received = bytearray()
+
+    async def receive(stream) -> None:  # type: ignore[no-untyped-def]
+        while len(received) < len(content):
+            received.extend(await stream.read(65536))
+
+    async with open_host() as alice, open_host() as bob:
+        bob.set_stream_handler(TProtocol("/receive/1"), receive)
+        await connect(alice, bob)
+        stream = await alice.new_stream(bob.get_id(), [TProtocol("/receive/1")])
+        with trio.fail_after(15):
+            await stream.write(content)
+            await eventually(lambda: len(received) == len(content))
+
+        assert bytes(received) == content
 
 
 # ── dialling ──────────────────────────────────────────────────────────────────────────────────────────────────────
