@@ -20,6 +20,7 @@ from rendezvous.door.envelope import data, refusal_of, refused
 from rendezvous.door.limits import client_address
 from rendezvous.door.resources import Door
 from rendezvous.door.routes import ROUTES
+from rendezvous.door.storable import storable_fault
 from swarm.errors import MalformedInput, SwarmError
 from swarm.model import Refusal, RefusalCode
 from swarm.wire import check_storable, decode, encode
@@ -123,7 +124,7 @@ async def _answer(route: Route, door: Door, request: web.Request) -> web.StreamR
         if route.body_optional and not raw:
             raw = b"{}"
         body = decode(raw, route.body)
-        fault = check_storable(body)
+        fault = storable_fault(raw, body)
         if fault is not None:
             return refused(Refusal(RefusalCode.UNSTORABLE_TEXT, f"{fault}; no ledger can keep it"))
     path_fault = check_storable(dict(request.match_info))

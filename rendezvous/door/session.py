@@ -16,6 +16,7 @@ from aiohttp import WSMessage, WSMsgType, web
 from rendezvous.door.call import Call, Caller
 from rendezvous.door.envelope import error_body, refusal_of
 from rendezvous.door.resources import Door
+from rendezvous.door.storable import storable_fault
 from rendezvous.fleet import Worker
 from swarm.errors import MalformedInput, SwarmError
 from swarm.model import Refusal, RefusalCode, TaskId
@@ -27,7 +28,6 @@ from swarm.wire import (
     Turn,
     TurnAnswer,
     TurnRefused,
-    check_storable,
     decode,
     encode,
 )
@@ -209,8 +209,9 @@ async def _converse(door: Door, one: _Session, worker: Worker) -> None:
 def _read(message: WSMessage) -> Turn:
     if message.type not in {WSMsgType.BINARY, WSMsgType.TEXT}:
         raise MalformedInput(f"a message of type {message.type.name}; turns are text or binary")
-    turn = decode(message.data, Turn, max_bytes=MAX_TURN_BYTES)
-    fault = check_storable(turn)
+    raw = message.data.encode() if isinstance(message.data, str) else message.data
+    turn = decode(raw, Turn, max_bytes=MAX_TURN_BYTES)
+    fault = storable_fault(raw, turn)
     if fault is not None:
         raise MalformedInput(fault)
     return turn

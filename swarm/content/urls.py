@@ -26,6 +26,7 @@ URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\\?#]*)([^?#]*)(?:\?([
 AUTHORITY: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::([0-9]{0,5}))?")
 #: Host names as they are in use: an underscore isn't one of DNS's own, but sites have it.
 HOST_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 MAX_HOST_CHARACTERS: Final = 253
 
@@ -45,7 +46,7 @@ def canonical(url: str) -> str:
     if len(url) > MAX_URL_CHARACTERS:
         raise MalformedInput(f"a URL of {len(url)} characters where at most {MAX_URL_CHARACTERS} are taken")
     stripped = url.strip(" \t\r\n")
-    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in stripped):
+    if CONTROL.search(stripped):
         raise MalformedInput("a URL with a control character in it")
     match = URL.fullmatch(stripped)
     if match is None:

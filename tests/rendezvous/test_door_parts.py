@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import random
 
 import attrs
@@ -16,12 +17,13 @@ from rendezvous.door.envelope import STATUS_OF, refusal_of
 from rendezvous.door.limits import Limits, RateLimiter, client_address
 from rendezvous.door.metrics import METRICS, Metrics, render
 from rendezvous.door.site import CHALLENGE_S, Charter, Site
+from rendezvous.door.storable import storable_fault
 from rendezvous.fleet import LIVE_S, Fleet
 from rendezvous.ledger.ops import WorkerFacts, WorkerRef
 from swarm.errors import IpfsUnreachable, LedgerUnavailable, MalformedInput, SwarmError
 from swarm.model import RefusalCode
 from swarm.signing import verify_settings
-from swarm.wire import Hello, Requires, encode
+from swarm.wire import Hello, Requires, check_storable, encode
 
 SEED = bytes(range(32))
 
@@ -250,3 +252,27 @@ def test_what_the_ledger_keeps_of_a_worker_comes_back_after_a_restart(fleet: Fle
     assert worker is not None
     assert worker.facts.kinds == {"noop"}
     assert again.state(worker) == "offline"
+
+
+# ── what a ledger can keep ────────────────────────────────────────────────────────────────────────────────────────
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.text(st.characters(), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=_JSON, escaped=st.booleans())
+def test_the_quick_scan_never_lets_pass_what_the_walk_refuses(value: object, escaped: bool) -> None:
+    raw = json.dumps(value, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    assert storable_fault(raw, value) == check_storable(value)
+
+
+@pytest.mark.parametrize(
+    "raw", [b'"\\u0000"', b'"\\uD800"', b'"\\udfff"', b"9223372036854775808", b"1e999", b"-1E+400"]
+)
+def test_what_no_ledger_keeps_is_found_in_the_bytes(raw: bytes) -> None:
+    value = float("inf") if b"e" in raw.lower() and b"u" not in raw else json.loads(raw)
+    assert storable_fault(raw, value) is not None
