@@ -111,6 +111,7 @@ class Move(enum.StrEnum):
     FAIL = "failed"
     FAIL_BY_HAND = "failed_by_hand"
     EXPIRE = "expired"
+    UNFUND = "funding_failed"
     CANCEL = "cancelled"
     REJECT = "rejected"
     REPLAY = "replayed"
@@ -152,6 +153,7 @@ MOVES: Final[Mapping[Move, Rule]] = {
     Move.FAIL: _rule({_A}, {_F}, {Actor.ASSIGNEE, Actor.LEDGER}),
     Move.FAIL_BY_HAND: _rule({_P, _W, _A}, {_W, _F}, {Actor.OPERATOR}),
     Move.EXPIRE: _rule({_A, _W, _P}, {_F}, {Actor.LEDGER}),
+    Move.UNFUND: _rule({_A, _W, _P}, {_F}, {Actor.LEDGER}),
     Move.CANCEL: _rule({_A, _W, _P}, {_X}, {Actor.REQUESTER, Actor.OPERATOR}),
     Move.REJECT: _rule({_C}, {_P, _F}, {Actor.POLICY}),
     Move.REPLAY: _rule({_F}, {_P}, {Actor.REQUESTER, Actor.OPERATOR}),

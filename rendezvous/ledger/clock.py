@@ -69,12 +69,16 @@ def rearm(unit: Unit) -> int:
 
 
 def forget(unit: Unit, op: Forget) -> int:
-    """Delete archived tasks with all that hangs on them."""
+    """Delete archived tasks with all that hangs on them; those that money is still to move for stay."""
     unit.flush()
+    owed = {task for (task,) in unit.connection.rows(unit.statements.money.unsettled, as_json(op.tasks))}
     old = [
         row
         for row in unit.tasks_by_id(op.tasks).values()
-        if row.status in TERMINAL and row.finished_at is not None and row.finished_at < op.ended_before
+        if row.status in TERMINAL
+        and row.finished_at is not None
+        and row.finished_at < op.ended_before
+        and row.id not in owed
     ]
     if not old:
         return 0

@@ -28,6 +28,7 @@ from sqlalchemy.engine import Engine
 from rendezvous.ledger.archive import archive_batch
 from rendezvous.ledger.engine import BUSY_TIMEOUT_MS, open_engine, open_reading_engine
 from rendezvous.ledger.migrate import migrate
+from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked, Sender, SenderHeld
 from rendezvous.ledger.ops import (
     Cancel,
     Ended,
@@ -135,6 +136,14 @@ class Ledger:
     async def call(self, op: Enrol) -> Refusal | None: ...
     @overload
     async def call(self, op: PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers) -> None: ...
+    @overload
+    async def call(self, op: ClaimSender) -> Sender | SenderHeld: ...
+    @overload
+    async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld: ...
+    @overload
+    async def call(self, op: AddIntent | ResumeSender) -> bool: ...
+    @overload
+    async def call(self, op: RetryParked) -> int: ...
     async def call(self, op: Op) -> Any:
         """Do one operation. When it returns, what it did is durable.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from rendezvous.ledger.money_ops import MoneyOp
 from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Status, TaskId, Via
 from swarm.wire import Requires, TaskBody
 
@@ -333,6 +334,7 @@ Op = (
     | RevokeKey
     | PutInvite
     | Enrol
+    | MoneyOp
 )
 
 

@@ -15,7 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from rendezvous.ledger import money_queries
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.money_ops import Book, Intent, Sender
 from rendezvous.ledger.ops import LeaseRef, SeenWorker, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import demand_of
 from rendezvous.policy.eligibility import check_demand, decide
@@ -177,6 +179,20 @@ class LedgerReader:
             .limit(limit)
         )
         return [(row.seq, _task_view(row, now=None)) for row in self._rows(statement)]
+
+    # ── money ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def book(self, sender: Address, *, now: float) -> Book | None:
+        """All that a sender has to do now (ledger seconds); None where there is no such sender."""
+        return money_queries.read_book(self._rows, sender, now=now)
+
+    def sender(self, address: Address) -> Sender | None:
+        """Who may sign with a key, and from which nonce on; None where it was never used."""
+        return money_queries.read_sender(self._rows, address)
+
+    def intents(self, sender: Address, *, after: int = 0) -> list[Intent]:
+        """A page of a sender's intents, oldest first, after one of them (its ``n``)."""
+        return money_queries.intents_of_sender(self._rows, sender, after=after)
 
     # ── jobs and numbers ──────────────────────────────────────────────────────────────────────────────────────────
 

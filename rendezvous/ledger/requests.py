@@ -29,7 +29,6 @@ def cancel(unit: Unit, op: Cancel) -> tuple[Ended, ...]:
         row.lease_until = None
         row.wake_at = None
         unit.move(row, Move.CANCEL, Status.CANCELLED, _actor(op.owner), who=_operator(op))
-        # A funded task's refund intent joins this transaction here.
         return row.status
 
     return _each(unit, op, one, unit.statements.live_of_job)

@@ -9,6 +9,7 @@ import attrs
 from rendezvous.policy.leases import FIRST_LEASE_S
 from rendezvous.policy.pacing import HOST_BURST, HOST_RATE_PER_S
 from rendezvous.policy.retry import RetryRules
+from swarm.model import Address
 
 __all__ = ["LedgerSettings"]
 
@@ -27,6 +28,7 @@ class LedgerSettings:
         idempotency_keep_s: how long an ``Idempotency-Key`` is remembered, seconds.
         archive_directory: where finished tasks go as JSONL; None keeps them in the ledger for good.
         archive_after_s: how long after its end a task is archived, seconds.
+        payer: the address whose key funds and pays tasks that have a reward; None in an unpaid swarm.
     """
 
     host_rate_per_s: float = HOST_RATE_PER_S
@@ -36,3 +38,4 @@ class LedgerSettings:
     idempotency_keep_s: float = 7 * DAY_S
     archive_directory: Path | None = None
     archive_after_s: float = 30 * DAY_S
+    payer: Address | None = None

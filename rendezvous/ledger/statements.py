@@ -18,6 +18,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
+from rendezvous.ledger.money_statements import MoneyStatements
 from swarm.model import Actor, Move, Status
 
 __all__ = ["BATCH", "EVENT", "MUTABLE", "NEW_TASK", "EventKind", "Statements"]
@@ -102,6 +103,7 @@ class Statements:
         self._submissions()
         self._lanes()
         self._people()
+        self.money: Final = MoneyStatements(self._compile, self._insert)
 
     def _compile(self, statement: Any, *names: str) -> Compiled:
         return Compiled(statement, names, self._dialect)

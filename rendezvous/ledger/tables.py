@@ -39,6 +39,7 @@ from swarm.model import Status
 
 __all__ = [
     "api_keys",
+    "attempts",
     "challenges",
     "counters",
     "dedupes",
@@ -47,6 +48,7 @@ __all__ = [
     "events",
     "hosts",
     "idempotency",
+    "intents",
     "invites",
     "job_counts",
     "jobs",
@@ -54,9 +56,11 @@ __all__ = [
     "lanes",
     "manifests",
     "metadata",
+    "senders",
     "status_counts",
     "task_bodies",
     "tasks",
+    "transactions",
     "workers",
 ]
 
@@ -358,4 +362,89 @@ idempotency = Table(
     Column("answer", Text, nullable=False),
     Column("at", Double, nullable=False),
     Index("idempotency_by_age", "at"),
+)
+
+# ── money (``money_ops`` says what each is); rows of these are never deleted ──────────────────────────────────────
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("n", _Number, primary_key=True),
+    Column("slot", String, nullable=False),
+    Column("key", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("sender", String, nullable=False),
+    Column("task", String),
+    Column("generation", Integer),
+    Column("amount_wei", String, nullable=False),
+    Column("payee", String),
+    Column("output", String),
+    Column("state", String, nullable=False),
+    Column("nonce", _Number),
+    Column("tries", Integer, nullable=False),
+    Column("delays", Integer, nullable=False),
+    Column("not_before", Double),
+    Column("note", Text),
+    Column("created_at", Double, nullable=False),
+    Column("done_at", Double),
+    Index("intents_by_key", "slot", "key", unique=True),
+)
+_partial("intents_queued", intents.c.sender, intents.c.n, where="state = 'queued'")
+_partial("intents_parked", intents.c.sender, where="state = 'parked'")
+_partial("intents_of_transaction", intents.c.sender, intents.c.nonce, where="nonce IS NOT NULL")
+
+transactions = Table(
+    "transactions",
+    metadata,
+    Column("sender", String, primary_key=True),
+    Column("nonce", _Number, primary_key=True, autoincrement=False),
+    Column("epoch", _Number, nullable=False),
+    Column("state", String, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("value_wei", String, nullable=False),
+    Column("draw_wei", String, nullable=False),
+    Column("gas", _Number, nullable=False),
+    Column("signed_at", Double, nullable=False),
+    Column("signed_block", _Number, nullable=False),
+    Column("sent_at", Double),
+    Column("mined_number", _Number),
+    Column("mined_hash", String),
+    Column("mined_tx", String),
+    Column("final_at", Double),
+)
+_partial(
+    "transactions_watched",
+    transactions.c.sender,
+    transactions.c.nonce,
+    where="state IN ('signed', 'sent', 'mined', 'foreign', 'final')",
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("sender", String, primary_key=True),
+    Column("nonce", _Number, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("hash", String, nullable=False, unique=True),
+    Column("raw", LargeBinary, nullable=False),
+    Column("max_fee_wei", String, nullable=False),
+    Column("tip_wei", String, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+senders = Table(
+    "senders",
+    metadata,
+    Column("address", String, primary_key=True),
+    Column("chain_id", _Number, nullable=False),
+    Column("contract", String, nullable=False),
+    Column("epoch", _Number, nullable=False),
+    Column("holder", String),
+    Column("held_until", Double, nullable=False),
+    Column("next_nonce", _Number, nullable=False),
+    Column("anchor_number", _Number, nullable=False),
+    Column("anchor_hash", String, nullable=False),
+    Column("anchor_balance_wei", String, nullable=False),
+    Column("stopped", Text),
+    Column("stopped_at", Double),
 )

@@ -16,10 +16,11 @@ import attrs
 import structlog
 from sqlalchemy.engine import Engine
 
-from rendezvous.ledger import clock, people, requests
+from rendezvous.ledger import clock, money, people, requests
 from rendezvous.ledger.engine import WriterConnection
 from rendezvous.ledger.grants import grant
 from rendezvous.ledger.lines import Lines
+from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked
 from rendezvous.ledger.ops import (
     Cancel,
     Enrol,
@@ -160,6 +161,11 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(SeeWorkers, lambda op: people.see_workers(unit, op))
     each(SetHostPace, lambda op: lines.set_pace(op.host, rate_per_s=op.rate_per_s, burst=op.burst))
     each(HoldHost, lambda op: lines.hold(op.host, for_s=op.for_s, why=op.why))
+    each(ClaimSender, lambda op: money.claim_sender(unit, op))
+    each(AddIntent, lambda op: money.add_intent(unit, op))
+    each(RetryParked, lambda op: money.retry_parked(unit, op))
+    each(ResumeSender, lambda op: money.resume_sender(unit, op))
+    each(Record, lambda op: money.record(unit, op))
     each(Rearm, lambda _: clock.rearm(unit))
     each(Sweep, lambda _: clock.sweep(unit, lines))
     together(Submit, lambda batch: submit(unit, lines, batch))

@@ -173,7 +173,6 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
     row.lease_until = None
     if item.manifest is not None:
         unit.manifests.append((item.cid, item.manifest))
-    # A paid task's settling intent joins this transaction here.
     unit.move(row, Move.COMPLETE, Status.COMPLETED, Actor.ASSIGNEE)
     return row.status
 

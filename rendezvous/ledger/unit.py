@@ -21,6 +21,7 @@ import attrs
 import orjson
 
 from rendezvous.ledger.engine import Compiled, StatementFailed, WriterConnection
+from rendezvous.ledger.money import Purse
 from rendezvous.ledger.ops import LedgerEvent, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
@@ -169,6 +170,8 @@ class Unit:
         #: Lanes whose first ready task may be another one now.
         self.stale_heads: Final[set[int]] = set()
         self.manifests: Final[list[tuple[str, bytes]]] = []
+        #: What this transaction's moves mean in money.
+        self.purse: Final = Purse(payer=settings.payer)
         self._dirty: dict[int, _Changed] = {}
         #: Events by what they have in common.
         self._event_rows: Final[dict[tuple[EventKind, tuple[str, ...]], list[tuple[Any, ...]]]] = {}
@@ -414,6 +417,8 @@ class Unit:
         detail: str | None = None,
     ) -> None:
         """Append to a task's history; ``move`` does, and the submission of a new row."""
+        if row.reward_wei != "0":
+            self.purse.note(row, move)
         memory = self.memory
         event = self._last_event = self._last_event + 1
         previous = row.last_event or None
@@ -478,6 +483,9 @@ class Unit:
         dirty, self._dirty = self._dirty, {}
         if dirty:
             self._write_rows(dirty)
+        if self.purse:
+            self.purse.write(self.connection, self.statements.money, number=lambda: self.next("intent"), now=self.now)
+        if dirty:
             for row, _, _ in dirty.values():
                 if row.status in TERMINAL:
                     self.memory.drop(row)
