@@ -50,8 +50,11 @@ START_S: Final = 10.0
 CALL_S: Final = 10.0
 #: robots.txt may have to be fetched by the root first.
 ROBOTS_S: Final = 30.0
-#: Waits between attempts: half to whole of these, doubling. The first is short, since a root restarts in a second.
+#: Waits between attempts: half to whole of these, doubling. They stay short for a minute, since a root that restarts is
+#: back within seconds, and a lease may be only 15 s long; then they grow on.
 FIRST_WAIT_S: Final = 0.4
+SHORT_WAIT_S: Final = 2.0
+SHORT_FOR_S: Final = 60.0
 LAST_WAIT_S: Final = 15.0
 #: A session that lived so long was a good one: the next attempt starts with the short wait.
 GOOD_SESSION_S: Final = 5.0
@@ -163,6 +166,8 @@ class DoorClient:
             DoorUnreachable: no answer; repeat the same turn.
             DoorRefused: the door turned this worker away.
         """
+        if self._session is not None and self._session.ending.is_set():
+            self._session_over("the session is being closed")
         with trio.move_on_after(CALL_S):
             await self._opened.wait()
         if self._session is not None:
@@ -391,10 +396,11 @@ class DoorClient:
     # ── the session ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _waits(self) -> Iterator[float]:
-        wait_s = FIRST_WAIT_S
+        wait_s, waited_s = FIRST_WAIT_S, 0.0
         while True:
             yield wait_s * self._rng.uniform(0.5, 1.0)
-            wait_s = min(wait_s * 2, LAST_WAIT_S)
+            waited_s += wait_s
+            wait_s = min(wait_s * 2, SHORT_WAIT_S if waited_s < SHORT_FOR_S else LAST_WAIT_S)
 
     async def keep_session(self) -> None:
         """Hold a session open until ``close``, at whichever door answers.
@@ -441,13 +447,12 @@ class DoorClient:
         log.info("session_opened", url=session.url)
 
     def _session_over(self, reason: str) -> None:
-        if self._session is not None and not self._closing:
-            log.warning("session_lost", url=self.url, reason=reason)
-        elif not self._closing:
-            log.debug("session_refused", url=self.url, reason=reason)
+        """Forget the session, so that turns wait for the next one; who notices first says so."""
         self._why = reason
-        self._session = None
-        if not self._plain:
+        if self._session is not None:
+            if not self._closing:
+                log.warning("session_lost", url=self.url, reason=str(self._session.fault()))
+            self._session = None
             self._opened = trio.Event()
 
     async def _go_plain(self, url: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -102,10 +102,10 @@ def exit_code(fault: SwarmError) -> int:
     return USAGE
 
 
-def main() -> int:
-    """Run the command line; returns the exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (that of the process, unless told); returns the exit code."""
     try:
-        worker.main(standalone_mode=False)
+        worker.main(args=arguments, prog_name="swarm-worker", standalone_mode=False)
     except click.ClickException as wrong:
         wrong.show()
         return USAGE

@@ -1,0 +1,424 @@
+"""The client of the door, against a door on the loopback that is played by the test."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import random
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from swarm.door_client import DoorClient, open_door, trust_certificates
+from swarm.errors import DoorRefused, DoorUnreachable, UntrustedSettings
+from swarm.identity import Identity, open_identity
+from swarm.signing import JoinLink
+from swarm.wire import CancelPush, Hello, Nudge, PausePush, Turn, TurnAnswer, TurnRefused
+from tests.unit.door_server import DoorServer, frame, open_door_server
+
+pytestmark = pytest.mark.timeout(20)
+
+HELLO = Hello(version="0.1.0", kinds={"noop": "1"})
+
+
+@pytest.fixture(scope="module")
+def alice(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with open_identity(tmp_path_factory.mktemp("keys") / "alice") as identity:
+        yield identity
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[DoorServer]:
+    async with open_door_server() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def door_to(
+    server: DoorServer, alice: Identity, directory: Path, *, link: JoinLink | None = None, **more: Any
+) -> AsyncIterator[DoorClient]:
+    async with open_door(
+        link or server.link(), alice, HELLO, directory=directory, rng=random.Random(1), **more
+    ) as door:
+        with trio.fail_after(100):  # of the clock that some tests speed up
+            yield door
+
+
+def turn(n: int = 1) -> Turn:
+    return Turn(boot="boot-one", n=n, free=1)
+
+
+# ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_newcomer_enrols_with_both_keys_and_its_invite(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        assert door.api_key == "key-1"
+        assert door.settings.swarm.name == "test"
+
+    (enrolment,) = server.enrolments
+    assert server.faults == [None]
+    assert (enrolment.invite, enrolment.address, enrolment.payout) == ("sesame", alice.address, alice.address)
+    assert enrolment.hello == HELLO
+
+
+async def test_a_member_does_not_enrol_again(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    for _ in range(2):
+        async with door_to(server, alice, tmp_path) as door:
+            await door.turn(turn())
+    assert len(server.enrolments) == 1
+
+
+async def test_the_api_key_is_kept_private(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path):
+        kept = [path for path in tmp_path.iterdir() if b"key-1" in path.read_bytes()]  # noqa: ASYNC240
+    assert [(path.name, path.stat().st_mode & 0o777) for path in kept] == [("membership.json", 0o600)]
+
+
+async def test_another_payout_address_enrols_anew(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    payout = "0x71C7656EC7ab88b098defB751B7401B5f6d8976F"
+    async with door_to(server, alice, tmp_path):
+        pass
+    async with door_to(server, alice, tmp_path, payout=payout) as door:
+        assert door.api_key == "key-2"
+    assert server.enrolments[1].payout == payout
+
+
+async def test_another_swarm_enrols_anew(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.network_id = "network-two"
+    async with door_to(server, alice, tmp_path) as door:
+        assert door.api_key == "key-2"
+
+
+async def test_a_swarm_that_does_not_admit_us_says_why(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    server.refuse["/v1/enrolments"] = (403, "invite_invalid")
+    with pytest.raises(DoorRefused, match="invite_invalid") as caught:
+        async with door_to(server, alice, tmp_path):
+            pass
+    assert (caught.value.code, caught.value.status) == ("invite_invalid", 403)
+
+
+async def test_no_door_at_all_is_said_so(alice: Identity, tmp_path: Path, mock_clock: MockClock) -> None:
+    mock_clock.rate = 50.0
+    nowhere = JoinLink(url="http://127.0.0.1:9")
+    with pytest.raises(DoorUnreachable, match="127\\.0\\.0\\.1:9"):
+        async with open_door(nowhere, alice, HELLO, directory=tmp_path):
+            pass
+
+
+async def test_a_member_starts_with_the_door_down_and_finds_it_later(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.refuse["/settings"] = (503, "shutting_down")
+    server.refuse["/v1/session"] = (503, "shutting_down")
+
+    async with door_to(server, alice, tmp_path) as door:
+        assert not door.connected
+        server.refuse.clear()
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+
+
+# ── trust ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_settings_of_another_key_than_the_links_are_refused(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    link = server.link()
+    server.seed = b"\7" * 32
+    with pytest.raises(UntrustedSettings):
+        async with door_to(server, alice, tmp_path, link=link):
+            pass
+    assert server.enrolments == []
+
+
+async def test_settings_that_were_changed_on_the_way_are_refused(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    server.tamper = True
+    with pytest.raises(UntrustedSettings):
+        async with door_to(server, alice, tmp_path):
+            pass
+
+
+async def test_without_a_key_in_the_link_the_first_root_is_trusted_and_a_changed_one_refused(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path, link=server.link(with_key=False)):
+        pass
+    server.seed = b"\7" * 32
+
+    with pytest.raises(UntrustedSettings):
+        async with door_to(server, alice, tmp_path, link=server.link(with_key=False)):
+            pass
+    assert len(server.enrolments) == 1
+
+
+# ── the session ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_turn_is_answered(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn(1)) == TurnAnswer(n=1)
+        assert await door.turn(turn(2)) == TurnAnswer(n=2)
+    assert [one.n for one in server.turns] == [1, 2]
+
+
+async def test_leaving_says_goodbye(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        await door.turn(turn())
+    await server.until(lambda: server.closed == [1000])
+
+
+async def test_a_late_answer_is_not_taken_for_another_turns(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async def late() -> None:
+        await server.until(lambda: bool(server.turns))
+        await server.sessions[0].send_message(frame(frame="turn", n=1))
+        await server.sessions[0].send_message(frame(frame="turn", n=2, live_workers=7))
+
+    server.answer = lambda _: None
+    async with door_to(server, alice, tmp_path) as door, trio.open_nursery() as nursery:
+        nursery.start_soon(late)
+        assert await door.turn(turn(2)) == TurnAnswer(n=2, live_workers=7)
+
+
+async def test_a_refused_turn_is_a_value(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    server.answer = lambda one: frame(frame="refused", n=one.n, error={"code": "rate_limited", "message": "slower"})
+    async with door_to(server, alice, tmp_path) as door:
+        refused = await door.turn(turn())
+    assert isinstance(refused, TurnRefused)
+    assert refused.error.code == "rate_limited"
+
+
+async def test_what_the_door_says_first_arrives(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        await door.turn(turn())
+        for pushed in (
+            frame(frame="nudge", added_in_a_later_version=1),
+            frame(frame="cancel", tasks=["a"]),
+            frame(frame="pause", reason="why"),
+        ):
+            await server.sessions[0].send_message(pushed)
+        assert [await door.pushes.receive() for _ in range(3)] == [
+            Nudge(),
+            CancelPush(tasks=("a",)),
+            PausePush(reason="why"),
+        ]
+
+
+async def test_a_flood_of_pushes_costs_no_turn(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        await door.turn(turn(1))
+        for _ in range(1_000):
+            await server.sessions[0].send_message(frame(frame="nudge"))
+        assert await door.turn(turn(2)) == TurnAnswer(n=2)
+
+
+async def test_a_lost_session_is_opened_again_and_the_turn_can_be_repeated(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        await door.turn(turn(1))
+        server.answer = lambda _: None
+
+        async def cut() -> None:
+            await server.until(lambda: len(server.turns) == 2)
+            server.answer = lambda one: TurnAnswer(n=one.n)
+            await server.sessions[0].aclose(1001)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cut)
+            with pytest.raises(DoorUnreachable):
+                await door.turn(turn(2))
+        assert await door.turn(turn(2)) == TurnAnswer(n=2)
+        assert door.sessions == 2
+
+
+async def test_an_answer_that_cannot_be_understood_ends_the_session_and_not_the_worker(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        server.answer = lambda _: b"{nonsense"
+        with pytest.raises(DoorUnreachable, match="understood"):
+            await door.turn(turn())
+        server.answer = lambda one: TurnAnswer(n=one.n)
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+
+
+async def test_a_revoked_key_ends_it(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    server.refuse["/v1/session"] = (401, "key_revoked")
+    with pytest.raises(DoorRefused) as caught:
+        async with door_to(server, alice, tmp_path) as door:
+            await door.turn(turn())
+    assert caught.value.code == "key_revoked"
+
+
+async def test_a_key_that_is_revoked_during_a_session_ends_it(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    with pytest.raises(DoorRefused) as caught:  # noqa: PT012 -- it is raised where the block is left
+        async with door_to(server, alice, tmp_path) as door:
+            await door.turn(turn())
+            await server.sessions[0].aclose(4001, "key_revoked")
+            await trio.sleep_forever()
+    assert caught.value.code == "key_revoked"
+
+
+async def test_a_root_that_forgot_our_key_gets_a_new_enrolment(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        await door.turn(turn(1))
+        server.keys.clear()
+        await server.sessions[0].aclose(1001)
+        await server.until(lambda: len(server.sessions) == 2)
+        assert await door.turn(turn(2)) == TurnAnswer(n=2)
+        assert door.api_key == "key-2"
+
+
+async def test_a_changed_root_is_refused_at_a_reconnection_too(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    with pytest.raises(UntrustedSettings):  # noqa: PT012 -- it is raised where the block is left
+        async with door_to(server, alice, tmp_path, link=server.link(with_key=False)) as door:
+            await door.turn(turn())
+            server.seed = b"\7" * 32
+            await server.sessions[0].aclose(1001)
+            await trio.sleep_forever()
+
+
+async def test_another_door_of_the_settings_is_used_when_the_first_is_down(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with open_door_server() as second:
+        second.seed, second.keys = server.seed, server.keys
+        server.doors = (second.url,)
+        async with door_to(server, alice, tmp_path) as door:
+            await door.turn(turn(1))
+            for path in ("/v1/session", "/settings"):
+                server.refuse[path] = (503, "shutting_down")
+            await server.sessions[0].aclose(1001)
+            await second.until(lambda: len(second.sessions) == 1)
+            assert await door.turn(turn(2)) == TurnAnswer(n=2)
+            assert door.url == second.url
+
+
+async def test_a_frozen_door_is_noticed(alice: Identity, tmp_path: Path, mock_clock: MockClock) -> None:
+    mock_clock.rate = 1.0
+    async with open_door_server() as server, door_to(server, alice, tmp_path) as door:
+        await door.turn(turn(1))
+        server.answer = lambda _: None  # its reader goes on answering pings; the turn is what isn't answered
+        mock_clock.rate = 100.0
+        began = trio.current_time()
+        with pytest.raises(DoorUnreachable, match="in time"):
+            await door.turn(turn(2))
+        mock_clock.rate = 1.0
+        assert trio.current_time() - began < 60
+
+
+async def test_where_websockets_do_not_pass_turns_go_by_post(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    server.upgrades = False
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+        assert door.connected
+    assert [one.n for one in server.posted] == [1]
+
+
+# ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_robots_are_asked_for_with_the_key(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        answer = await door.robots("http://site")
+        assert (answer.origin, answer.fresh_s) == ("http://site", 60.0)
+        server.refuse["/v1/robots"] = (503, "robots_unavailable")
+        with pytest.raises(DoorRefused) as caught:
+            await door.robots("http://site")
+    assert caught.value.code == "robots_unavailable"
+
+
+async def test_an_answer_of_something_else_is_no_doors(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path) as door:
+        door.url = f"{server.url}/elsewhere"
+        with pytest.raises(DoorUnreachable, match="404"):
+            await door.robots("http://site")
+
+
+# ── TLS ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_certificate(directory: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for the loopback that signs itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    chain, private = directory / "chain.pem", directory / "key.pem"
+    chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, private)
+    return chain, context
+
+
+async def test_tls_with_an_own_certificate_works_where_it_is_trusted(alice: Identity, tmp_path: Path) -> None:
+    chain, context = make_certificate(tmp_path)
+    trusted = trust_certificates(chain)
+    async with open_door_server(tls=context) as server, door_to(server, alice, tmp_path, tls=trusted) as door:
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+
+
+async def test_a_certificate_that_is_not_trusted_is_said_so(
+    alice: Identity, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    mock_clock.rate = 10.0
+    _, context = make_certificate(tmp_path)
+    async with open_door_server(tls=context) as server:
+        with pytest.raises(DoorUnreachable, match="certificate isn't trusted"):
+            async with door_to(server, alice, tmp_path):
+                pass
+
+
+async def test_a_certificate_that_is_not_trusted_any_more_does_not_hang_the_session(
+    alice: Identity, tmp_path: Path
+) -> None:
+    from swarm.door_session import run_session
+
+    _, context = make_certificate(tmp_path)
+    async with open_door_server(tls=context) as server:
+        with trio.fail_after(10), pytest.raises(DoorUnreachable, match="certificate isn't trusted"):
+            await run_session(server.url, "key", tls=trust_certificates(), push=lambda _: None, opened=lambda _: None)
