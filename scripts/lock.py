@@ -23,6 +23,7 @@ LOCKS = {
     "root": [PROJECT.name, "--extra", "root", "--constraint", "locks/dev.txt"],
     "worker": [PROJECT.name, "--constraint", "locks/dev.txt"],
     "build": ["--group", f"{PROJECT.name}:build"],
+    "slither": ["--group", f"{PROJECT.name}:slither"],
 }
 #: The oldest Python that the locks must serve; newer ones get the same versions (``--universal``).
 OLDEST_PYTHON = "3.11"
