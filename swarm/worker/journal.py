@@ -1,15 +1,13 @@
 """What this worker owes the door, kept across a kill: each outcome from before it is sent until it is answered.
 
 One SQLite file (``synchronous=FULL``) in the data directory. Writes that come together are committed together, in a
-thread. A record is ``stored`` while its blocks wait to be uploaded, ``ready`` when it may be said, and ``kept`` when
-its lease is over and only a new grant of the task makes it welcome; kept ones go after ``KEEP_S``, or when there are
-more than ``MAX_KEPT``. It knows no door and no leases; fences are numbers to it.
+thread. Kept results go after ``KEEP_S``, or when there are more than ``MAX_KEPT``; what is owed never goes. It knows no
+door and no leases; fences are numbers to it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -23,8 +21,9 @@ import trio
 from swarm.errors import ConfigurationError, MalformedInput, StoreFull
 from swarm.model import TaskId
 from swarm.wire import Done, Failed, decode, encode
+from swarm.worker.records import Record, State
 
-__all__ = ["Journal", "Record", "State", "open_journal"]
+__all__ = ["Journal", "open_journal"]
 
 log = structlog.get_logger()
 
@@ -52,36 +51,6 @@ _PUT: Final = "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?
 _DELETE: Final = "DELETE FROM outcomes WHERE task = ? AND fence = ?"
 
 _Statement = tuple[str, tuple[object, ...]]
-
-
-class State(enum.StrEnum):
-    """How far an outcome is."""
-
-    STORED = "stored"
-    READY = "ready"
-    KEPT = "kept"
-
-
-@attrs.frozen(kw_only=True)
-class Record:
-    """One outcome.
-
-    Args:
-        manifest: its canonical bytes; None for a failure.
-        report: what is said to the door; None while it is ``stored``.
-        ran_s: how long the execution took.
-        size_bytes: the manifest and all contents that it names.
-        written_at: Unix seconds.
-    """
-
-    task: TaskId
-    fence: int
-    state: State
-    manifest: bytes | None = None
-    report: Done | Failed | None = None
-    ran_s: float = 0.0
-    size_bytes: int = 0
-    written_at: float = 0.0
 
 
 class Journal:

@@ -18,9 +18,9 @@ import trio
 from swarm.content.cid import build
 from swarm.content.manifest import Manifest, decode_manifest, encode_manifest
 from swarm.errors import ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput, StoreFull
-from swarm.model import Cid, Reason
+from swarm.model import Cid, Reason, TaskId
 from swarm.wire import MAX_INLINE_MANIFEST_BYTES, Done, Failed, Grant
-from swarm.worker.journal import Journal, Record, State
+from swarm.worker.records import Record, State
 from swarm.worker.results import Broken, Deferred, Executed, Result
 from swarm.worker.storage import ContentLostError, Storage
 
@@ -45,6 +45,25 @@ class PutBlocks(Protocol):
 
     def close(self) -> None:
         """Close the connection."""
+
+
+class Holds(Protocol):
+    """Holds records across a kill; ``swarm.worker.journal.Journal`` does. Its methods say what they mean."""
+
+    @property
+    def owed_bytes(self) -> int: ...  # noqa: D102
+
+    def __len__(self) -> int: ...
+
+    def records(self, state: State) -> list[Record]: ...  # noqa: D102
+
+    def get(self, task: TaskId, fence: int) -> Record | None: ...  # noqa: D102
+
+    async def put(self, record: Record) -> None: ...  # noqa: D102
+
+    async def keep(self, record: Record) -> None: ...  # noqa: D102
+
+    def forget(self, task: TaskId, fence: int) -> None: ...  # noqa: D102
 
 
 @attrs.frozen(kw_only=True)
@@ -85,7 +104,7 @@ class Uploads:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: Holds,
         storage: Storage,
         hooks: Hooks,
         *,
@@ -359,7 +378,7 @@ class Uploads:
             wait_s = min(wait_s * 2, LAST_WAIT_S)
 
 
-def owed_roots(journal: Journal) -> set[Cid]:
+def owed_roots(journal: Holds) -> set[Cid]:
     """The roots of all contents that the journal still needs."""
     roots: set[Cid] = set()
     for state in State:

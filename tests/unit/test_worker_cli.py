@@ -23,7 +23,8 @@ HELP_CPU_S = 0.3
 def test_help_is_quick_and_imports_nothing_slow() -> None:
     program = (
         "import sys\nfrom swarm.cli.worker import main\nmain(['--help'])\n"
-        "print('SLOW', [name for name in ('trio', 'libp2p', 'httpx', 'eth_account', 'structlog') if name in sys.modules])"
+        "slow = ('trio', 'libp2p', 'httpx', 'eth_account', 'structlog')\n"
+        "print('SLOW', [name for name in slow if name in sys.modules])"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -48,7 +49,7 @@ def test_help_shows_every_setting_examples_and_exit_codes(capsys: pytest.Capture
     ("arguments", "said"),
     [
         ([], "Missing argument 'LINK'"),
-        (["http://127.0.0.1:9", "--slot", "3"], "Did you mean --slots?"),
+        (["http://127.0.0.1:9", "--slot", "3"], "Did you mean '--slots'?"),
         (["http://127.0.0.1:9", "--slots", "0"], "a whole number from 1 to 256"),
         (["http://127.0.0.1:9", "--p2p", "maybe"], "on or off"),
         (["http://127.0.0.1:9", "--payout", "0x123"], "isn't an Ethereum address"),

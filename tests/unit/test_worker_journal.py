@@ -11,7 +11,8 @@ import trio
 
 from swarm.errors import ConfigurationError
 from swarm.wire import Done, Failed
-from swarm.worker.journal import KEEP_S, MAX_KEPT, Record, State, open_journal
+from swarm.worker.journal import KEEP_S, MAX_KEPT, open_journal
+from swarm.worker.records import Record, State
 
 TASK = "0192a000-0000-7000-8000-000000000001"
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
@@ -63,7 +64,8 @@ def test_an_outcome_survives_a_kill_as_soon_as_it_was_put(tmp_path: Path) -> Non
     program = """
 import os, pathlib, sys, trio
 from swarm.wire import Done
-from swarm.worker.journal import Record, State, open_journal
+from swarm.worker.journal import open_journal
+from swarm.worker.records import Record, State
 async def main():
     async with open_journal(pathlib.Path(sys.argv[1]), clock=lambda: 0.0) as journal:
         await journal.put(Record(task=sys.argv[2], fence=7, state=State.READY, report=Done(
