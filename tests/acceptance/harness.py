@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +32,8 @@ POLL_S = 0.02
 START_S = 30.0
 #: The grace of a worker's drain (8 s) and some more.
 STOP_S = 15.0
+#: What hasn't left by then at the end of a scene is killed.
+LEAVE_S = 3.0
 TAIL_LINES = 60
 
 #: An installed program finds its modules compiled; without that a start takes five seconds instead of one.
@@ -313,16 +314,15 @@ class Scene:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End what is left, the last started first: workers leave quickly while their door is there."""
         alive = [process for process in reversed(self.running) if process.alive]
-        for process in alive:
+        deadline = time.monotonic() + LEAVE_S
+        for process in alive[:-1]:
             process.signal(signal.SIGCONT)
             process.signal(signal.SIGTERM)
         for process in alive:
-            process.stop(within_s=3.0)
+            process.stop(within_s=max(0.1, deadline - time.monotonic()))
         self.closing.close()
-        for kept in ("root", "worker"):
-            for path in self.directory.glob(f"{kept}-*/blocks"):
-                shutil.rmtree(path, ignore_errors=True)
 
     def start(self, name: str, argv: Sequence[str], **how: Any) -> Running:
         """Start a process under a name; its log is kept below the scene's directory."""
@@ -361,6 +361,13 @@ class Scene:
         if wait:
             worker.wait_seen()
         return worker
+
+    def workers(self, root: Root, *options: str, names: Sequence[str], **how: Any) -> list[Worker]:
+        """Start several workers at once, and wait until the door lists them all."""
+        started = [self.worker(root, *options, name=name, wait=False, **how) for name in names]
+        for worker in started:
+            worker.wait_seen()
+        return started
 
     def site(self, *options: str) -> str:
         """Start the demo's site; returns its URL."""

@@ -15,7 +15,7 @@ MDNS_S = 2.0
 
 def test_workers_that_know_only_the_url_meet_by_dht_and_stay_together_without_the_roots_peer(scene: Scene) -> None:
     root = scene.root("--host-rate", "0")
-    alice, bob = (scene.worker(root, name=name) for name in ("alice", "bob"))
+    alice, bob = scene.workers(root, names=("alice", "bob"))
 
     until(lambda: _peers(alice) == 2 and _peers(bob) == 2, TWO_ROUNDS_S, "both to count the root and the other")
 

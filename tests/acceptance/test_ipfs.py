@@ -19,10 +19,8 @@ def test_result_of_the_demos_flow_comes_by_bitswap_from_the_worker_that_made_it(
     with running_kubo(scene.directory / "kubo-root") as kubo, running_kubo(scene.directory / "kubo-friend") as friend:
         site = scene.site("--pages", str(PAGES))
         root = scene.root("--host-rate", "0", "--allow-private", "on", "--ipfs", kubo.multiaddr)
-        workers = [
-            scene.worker(root, "--allow-private", "on", "--slots", "2", "--serve-to", "any", name=name)
-            for name in ("alice", "bob", "carol")
-        ]
+        options = ("--allow-private", "on", "--slots", "2", "--serve-to", "any")
+        workers = scene.workers(root, *options, names=("alice", "bob", "carol"))
         urls = scene.directory / "urls.txt"
         urls.write_text("".join(f"{site}/item/{number}\n" for number in range(1, PAGES + 1)) + f"{site}/missing\n")
         job = scene.swarm("submit", str(urls), "--extract", "title=h1::text").strip()
@@ -52,7 +50,7 @@ def test_results_wait_while_kubo_is_away_and_none_is_lost(scene: Scene) -> None:
     scene.closing.callback(kubo.stop)
     kubo.start()
     root = scene.root("--host-rate", "0", "--ipfs", kubo.multiaddr)
-    workers = [scene.worker(root, name=name) for name in ("alice", "bob")]
+    workers = scene.workers(root, names=("alice", "bob"))
     door = root.door
     before = door.submit([noop(size=20_000) for _ in range(10)])["job"]
     door.wait_done(before, 30)

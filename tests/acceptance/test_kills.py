@@ -31,7 +31,7 @@ class Poison:
 
 def test_workers_killed_mid_task_lose_nothing_and_repeat_no_ending(scene: Scene) -> None:
     root = scene.root("--host-rate", "0")
-    workers = [scene.worker(root, "--slots", "4", name=name) for name in ("alice", "bob")]
+    workers = scene.workers(root, "--slots", "4", names=("alice", "bob"))
     job = root.door.submit([noop(sleep_s=0.3) for _ in range(40)])["job"]
 
     for victim in (*workers, *workers):
@@ -75,8 +75,7 @@ def test_root_killed_at_ten_random_moments_ends_every_task_exactly_once(scene: S
     print(f"seed {seed}")
     rng = random.Random(seed)
     root = scene.root("--host-rate", "0")
-    for name in ("alice", "bob"):
-        scene.worker(root, name=name)
+    scene.workers(root, names=("alice", "bob"))
     job = root.door.submit([noop()])["job"]
     submissions = [[noop(sleep_s=0.05) for _ in range(TASKS_PER_SUBMISSION)] for _ in range(SUBMISSIONS)]
 
@@ -112,7 +111,7 @@ def test_task_that_kills_its_workers_fails_naming_three_and_its_neighbours_compl
 ) -> None:
     plugins = _install_poison(tmp_path / "plugins")
     root = scene.root("--host-rate", "0", "--first-lease", "2")
-    victims = [scene.worker(root, name=name, env={"PYTHONPATH": str(plugins)}) for name in ("alice", "bob", "carol")]
+    victims = scene.workers(root, names=("alice", "bob", "carol"), env={"PYTHONPATH": str(plugins)})
     neighbours = [noop(sleep_s=0.5) for _ in range(40)]
     poison = {"kind": "poison", "urls": ["http://poison.invalid/"]}
     submitted = root.door.submit([*neighbours[:20], poison, *neighbours[20:]])
