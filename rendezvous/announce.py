@@ -34,6 +34,8 @@ VERSION: Final = 1
 GATHER_S: Final = 0.05
 #: Something is said this often, if only an empty message, seconds.
 HEARTBEAT_S: Final = 10.0
+#: … and this often while a worker that has just come waits for its first word: until then it is nudged, not told.
+WELCOME_S: Final = 1.0
 OFFERS_PER_SLOT: Final = 2
 #: An announced task that nobody asked for in this time (its host is paced, say) doesn't keep others unheard, seconds.
 OFFER_LIFE_S: Final = 2.0
@@ -56,6 +58,9 @@ class Audience(Protocol):
 
     def live_count(self) -> int:
         """How many workers are live."""
+
+    def has_newcomer(self) -> bool:
+        """Whether a worker that came lately has a peer, and hasn't heard gossip yet."""
 
     def spread_s(self) -> float:
         """Over how long askers should spread, seconds."""
@@ -108,8 +113,9 @@ class Announcer:
     def due_in_s(self) -> float:
         """How long until the next message should leave, seconds; 0 is now."""
         since = self._clock() - self._sent_at
-        wait_s = GATHER_S if self._offers or self._closed else HEARTBEAT_S
-        return max(0.0, wait_s - since)
+        if self._offers or self._closed:
+            return max(0.0, GATHER_S - since)
+        return max(0.0, (WELCOME_S if self._audience.has_newcomer() else HEARTBEAT_S) - since)
 
     def message(self) -> bytes:
         """The next message: up to 100 offers and 60 KB; what doesn't fit waits for the one after."""
@@ -210,7 +216,7 @@ async def announce(announcer: Announcer, woken: asyncio.Event, publish: Callable
         if wait_s > 0:
             woken.clear()
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(min(wait_s, WELCOME_S)):  # a newcomer may have come meanwhile
                     await woken.wait()
             except TimeoutError:
                 pass

@@ -26,6 +26,8 @@ T = TypeVar("T")
 LIVE_S: Final = 30.0
 #: How long a ``closed`` takes to arrive (measured, DESIGN §5), seconds.
 CLOSED_LAG_S: Final = 0.06
+#: Gossip reaches a new worker within seconds, or is cut off from it, seconds.
+NEWCOMER_S: Final = 30.0
 #: Up to so many workers with free slots may ask at once.
 ASKERS_AT_ONCE: Final = 4
 #: Counting the fleet at each turn would be quadratic; it is believed for so long, seconds.
@@ -80,6 +82,8 @@ class Worker:
     gossip: bool = False
     stats: Stats = attrs.field(factory=Stats)
     last_turn: float | None = None
+    #: When it last said what it is, monotonic seconds.
+    introduced: float = float("-inf")
     seen_at: float = 0.0
     address: str | None = None
     session: Pushes | None = None
@@ -140,6 +144,7 @@ class Fleet:
         """Note what a worker says it is."""
         worker.hello = hello
         worker.facts = facts_of(hello)
+        worker.introduced = self._clock()
         worker.slots = hello.slots
         worker.peer_id = hello.peer_id or worker.peer_id
         worker.unsaved = True
@@ -221,6 +226,14 @@ class Fleet:
         """How many workers are live."""
         self._count()
         return self._live
+
+    def has_newcomer(self) -> bool:
+        """Whether a worker that came lately has a peer, and hasn't heard gossip yet."""
+        since = self._clock() - NEWCOMER_S
+        return any(
+            not worker.gossip and worker.introduced > since and worker.hello is not None and bool(worker.hello.addrs)
+            for worker in self.live()
+        )
 
     def spread_s(self) -> float:
         """Over how long askers should spread: ``L × max(0, f − 4)`` (DESIGN §5), seconds."""

@@ -223,7 +223,7 @@ class MemoryDoor:
                 grants.append(self._grant(row))
         wanted = [self.tasks[task] for task in turn.offers if task in self.tasks]
         wanted += [row for row in self.tasks.values() if row.body.id not in turn.offers]
-        room = len(turn.offers) + turn.want if self.paused is None else 0
+        room = min(turn.free, len(turn.offers) + turn.want) if self.paused is None else 0
         for row in wanted:
             if room and row.status is Status.PENDING:
                 room -= 1

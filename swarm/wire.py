@@ -289,7 +289,9 @@ class Turn(Request, frozen=True):
 
     boot: Annotated[str, Meta(min_length=8, max_length=64)]
     n: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    #: No turn is granted more than this.
     free: Annotated[int, Meta(ge=0, le=MAX_SLOTS)]
+    #: How many others it would take, should its offers be gone or too few.
     want: Annotated[int, Meta(ge=0, le=MAX_SLOTS)] = 0
     offers: Annotated[tuple[TaskIdText, ...], Meta(max_length=MAX_SLOTS)] = ()
     held: Annotated[tuple[Held, ...], Meta(max_length=2 * MAX_SLOTS)] = ()

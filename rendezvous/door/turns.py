@@ -158,10 +158,11 @@ class Turns:
                 renew=tuple(LeaseRef(one.task, one.fence) for one in turn.held if one.renew),
                 offers=turn.offers[: turn.free],
                 want=turn.want,
+                room=turn.free,
             )
         )
         self._fleet.set_free(worker, turn.free - len(result.granted))
-        worker.hungry = len(result.granted) < len(turn.offers) + turn.want
+        worker.hungry = len(result.granted) < min(turn.free, len(turn.offers) + turn.want)
         if worker.hungry:
             self._hungry()
         return self._answer(turn, result, refused)

@@ -189,7 +189,8 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     picker = _Picker(unit, lines, wanted=sum(turn.op.want + len(turn.op.offers) for turn in asking))
     picks: list[_Pick] = []
     for turn in asking:
-        room = len(turn.op.offers) + turn.op.want - len(turn.granted)
+        asked = len(turn.op.offers) + turn.op.want
+        room = (asked if turn.op.room is None else min(asked, turn.op.room)) - len(turn.granted)
         for seq in _offered(unit, picker, turn, room):
             picks.append(_Pick(turn, seq, Via.OFFER))
             room -= 1

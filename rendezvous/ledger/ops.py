@@ -141,6 +141,8 @@ class TakeTurn(_Value, frozen=True, kw_only=True):
     renew: tuple[LeaseRef, ...] = ()
     offers: tuple[TaskId, ...] = ()
     want: int = 0
+    #: No more new grants than this, whatever is asked: the free slots. None: as many as are asked for.
+    room: int | None = None
     #: Fill ``TurnResult.refused`` for each offer that isn't granted (the seed's single claim); costs a query each.
     explain: bool = False
     #: The single calls (claim, complete, …) are turns that say nothing of other leases: nothing is sent again for

@@ -145,7 +145,7 @@ class Turns:
         hello: what this worker is; said in the first turn and after each reconnection.
         instance: the id of the data directory.
         now: the clock, seconds.
-        want_limit: how many tasks it takes beside those it heard of; None: as many as it has free slots.
+        want_limit: how many others it takes where the offers it asks for are gone; None: as many as fit.
     """
 
     def __init__(self, *, boot: str, hello: Hello, instance: str, now: float, want_limit: int | None = None) -> None:
@@ -366,9 +366,7 @@ class Turns:
         say_hello = self._say_hello and not any(report.alone for report in reports)
         askable = self._askable(now)
         offers = self.offers.take(now, limit=askable)
-        want = askable - len(offers)
-        if self.want_limit is not None:
-            want = min(want, self.want_limit)
+        want = askable if self.want_limit is None else min(askable, self.want_limit)
         self._n += 1
         turn = Turn(
             boot=self.boot,
@@ -491,7 +489,7 @@ class Turns:
         effects += self.cancel(answer.cancelled)
         for grant in answer.grants:
             effects += self._take_grant(grant, opened, now)
-        if len(answer.grants) < len(opened.turn.offers) + opened.turn.want:
+        if len(answer.grants) < min(opened.turn.free, len(opened.turn.offers) + opened.turn.want):
             self.offers.forget_heard_until(opened.sent_at)
         if answer.retry_after_s is not None:
             self._asked_until = now + answer.retry_after_s

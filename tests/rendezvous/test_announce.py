@@ -8,7 +8,7 @@ import attrs
 import pytest
 from uuid6 import uuid7
 
-from rendezvous.announce import GATHER_S, HEARTBEAT_S, OFFER_LIFE_S, Announcer, announce
+from rendezvous.announce import GATHER_S, HEARTBEAT_S, OFFER_LIFE_S, WELCOME_S, Announcer, announce
 from rendezvous.ledger.ops import LedgerEvent
 from swarm.model import Actor, Move, Status
 from swarm.wire import MAX_GOSSIP_BYTES, MAX_OFFERS_PER_MESSAGE, Announcement, Requires, decode
@@ -31,12 +31,16 @@ class Crowd:
     slots: int = 8
     live: int = 1
     spread: float = 0.0
+    newcomer: bool = False
 
     def free_slots(self, kind: str, requires: Requires) -> int:
         return 0 if requires.region else self.slots
 
     def live_count(self) -> int:
         return self.live
+
+    def has_newcomer(self) -> bool:
+        return self.newcomer
 
     def spread_s(self) -> float:
         return self.spread
@@ -202,3 +206,15 @@ async def test_the_loop_sends_when_it_is_woken(crowd: Crowd) -> None:
         assert len(decode(await sent.get(), Announcement).offers) == 1
     sending.cancel()
     await asyncio.wait([sending])
+
+
+def test_a_newcomer_hears_its_first_word_within_a_second(clock: Clock) -> None:
+    crowd = Crowd()
+    announcer = Announcer(crowd, root=ROOT, epoch=7, clock=clock)
+    announcer.message()
+    assert announcer.due_in_s() == HEARTBEAT_S
+
+    crowd.newcomer = True
+    assert announcer.due_in_s() == WELCOME_S
+    clock.now += WELCOME_S
+    assert announcer.due_in_s() == 0

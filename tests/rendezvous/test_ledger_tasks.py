@@ -21,7 +21,7 @@ from rendezvous.ledger.ops import (
     TakeTurn,
     WorkerRef,
 )
-from swarm.model import Refusal, RefusalCode, Status
+from swarm.model import Refusal, RefusalCode, Status, Via
 from tests.rendezvous.ledger_world import (
     ALICE,
     BOB,
@@ -83,6 +83,15 @@ def test_fences_rise_over_all_grants_of_all_tasks(world: World) -> None:
         world.release(ALICE, lease)
     second = world.claim(BOB, want=4)
     assert [lease.fence for lease in first + second] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_turn_whose_offer_is_gone_takes_another_and_none_takes_more_than_fit(world: World) -> None:
+    offered, *others = (world.one() for _ in range(4))
+    world.turn(BOB, offers=(offered,), want=1, room=1)
+
+    granted = world.turn(ALICE, offers=(offered,), want=2, room=2).granted
+
+    assert [(grant.task.id, grant.via) for grant in granted] == [(others[0], Via.WANT), (others[1], Via.WANT)]
 
 
 def test_offers_are_granted_before_wanted_ones(world: World) -> None:

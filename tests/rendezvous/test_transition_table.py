@@ -176,6 +176,7 @@ class LedgerMachine(RuleBasedStateMachine):
             boot=f"boot-{self.boots[worker]}",
             facts=NOOP,
             want=chance.choice([0, 1, 3]),
+            room=chance.choice([None, 0, 2]),
             offers=tuple(chance.sample(known, min(len(known), chance.choice([0, 1, 2])))),
             partial=chance.choice([True, False, False]),
             explain=chance.choice([True, False]),
@@ -203,7 +204,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert grant.lease_s > 0
             self.leases.append((op.worker, LeaseRef(grant.task.id, grant.fence)))
         fresh = [grant for grant in result.granted if not grant.again]
-        assert len(fresh) <= op.want + len(set(op.offers))
+        assert len(fresh) <= min(op.want + len(set(op.offers)), 99 if op.room is None else op.room)
 
     def check_turn(self, op: TakeTurn, result: TurnResult, before: dict[str, Known]) -> None:
         """What a single turn must be answered, from what was known before it."""

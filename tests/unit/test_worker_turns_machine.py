@@ -71,7 +71,7 @@ class Door:
             return self.answers[turn.n]
         assert turn.n == len(self.answers) + 1
         assert len(turn.offers) <= turn.free
-        assert len(turn.offers) + turn.want <= turn.free
+        assert max(len(turn.offers), turn.want) <= turn.free
         for row in self.rows.values():
             if row.active and now >= row.lease_until:
                 row.active = False
@@ -99,7 +99,7 @@ class Door:
             for task, row in self.rows.items()
             if row.active and row.fence not in {held.fence for held in turn.held}
         ]
-        room = len(turn.offers) + turn.want
+        room = min(turn.free, len(turn.offers) + turn.want)
         for task, row in self.rows.items():
             if room and not row.active and not row.completions:
                 room -= 1
