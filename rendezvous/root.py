@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
@@ -19,6 +20,10 @@ import structlog
 from aiohttp import web
 
 from rendezvous.announce import Announcer, announce
+from rendezvous.chain.keys import open_signer
+from rendezvous.chain.outbox import Rules
+from rendezvous.chain.reconcile import ChainSettings, PayDesk, open_pay_desk
+from rendezvous.chain.sender import Signer
 from rendezvous.directory import RootDirectory, open_directory
 from rendezvous.door.app import build_app
 from rendezvous.door.ipfs_rpc import add_ipfs_routes
@@ -54,6 +59,8 @@ SHUTDOWN_TIMEOUT_S: Final = 2.0
 KEEPALIVE_S: Final = 75.0
 #: How long the rest of a refused body is read away, so that its sender sees the answer, seconds.
 LINGER_S: Final = 2.0
+#: Wei of a gwei, the unit of fees.
+GWEI: Final = 10**9
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -75,6 +82,8 @@ class Opened:
     door: Door
     app: web.Application
     peer: PeerThread | None
+    #: Pays what the ledger owes; None in an unpaid swarm.
+    pay_desk: PayDesk | None = None
 
 
 async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop: asyncio.Event) -> None:
@@ -131,14 +140,21 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         directory = stack.enter_context(open_directory(settings.data, name=settings.name))
         directory = directory.keep(url=settings.url, name=settings.name, p2p_port=_peer_port(settings, directory))
         charter = charter_of(settings, directory)
+        signer = open_signer(settings.chain_key, settings.chain_passphrase_file) if settings.chain_key else None
         place = Place(charter, ipfs=rpc_multiaddr(settings))
         peer = _peer(settings, directory, charter, place) if settings.p2p else None
         if peer is not None:
             peer.start()
             stack.push_async_callback(peer.stop)
         ledger = await stack.enter_async_context(
-            open_ledger(settings.ledger or directory.ledger_url, _ledger_settings(settings))
+            open_ledger(settings.ledger or directory.ledger_url, _ledger_settings(settings, signer))
         )
+        pay_desk = None
+        if signer is not None:
+            pay_desk = await stack.enter_async_context(
+                open_pay_desk(ledger, signer, _chain_settings(settings, directory))
+            )
+            charter = attrs.evolve(charter, ethereum=pay_desk.ethereum)
         store = await stack.enter_async_context(
             open_store(
                 directory.blocks, ipfs=settings.ipfs, max_bytes=settings.max_disk, inline=inline_manifests(ledger)
@@ -150,17 +166,37 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
         jobs = [save_workers_often(door), door.sessions.recheck(door), door.pacer.run()]
+        if pay_desk is not None:
+            jobs.append(pay_desk.run())
         announcer, woken = None, asyncio.Event()
         if peer is not None:
             announcer = Announcer(door.fleet, root=charter.key_id, epoch=time.time_ns(), clock=time.monotonic)
             jobs.append(announce(announcer, woken, _publisher(peer, door)))
         stack.enter_context(listening(door, announcer, woken))
         await stack.enter_async_context(_background(*jobs))
-        yield Opened(settings=settings, directory=directory, charter=charter, door=door, app=app, peer=peer)
+        yield Opened(
+            settings=settings,
+            directory=directory,
+            charter=charter,
+            door=door,
+            app=app,
+            peer=peer,
+            pay_desk=pay_desk,
+        )
 
 
-def _ledger_settings(settings: RootSettings) -> LedgerSettings:
+def _chain_settings(settings: RootSettings, directory: RootDirectory) -> ChainSettings:
+    return ChainSettings(
+        url=settings.rpc or "",
+        contract=settings.contract or "",
+        holder=f"{socket.gethostname()}:{directory.path}",
+        rules=Rules(finality_blocks=settings.finality, max_fee_wei=int(settings.max_fee * GWEI)),
+    )
+
+
+def _ledger_settings(settings: RootSettings, signer: Signer | None) -> LedgerSettings:
     return LedgerSettings(
+        payer=signer.address if signer is not None else None,
         host_rate_per_s=settings.host_rate,
         host_burst=max(HOST_BURST, settings.host_rate),  # at most a second's worth at once
         first_lease_s=settings.first_lease,

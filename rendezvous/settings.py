@@ -63,6 +63,19 @@ def _url(given: str) -> str:
     return given.strip().rstrip("/")
 
 
+def _url_with_query(given: str) -> str:
+    parts = urlsplit(given.strip())
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("a URL such as http://127.0.0.1:8545")
+    return given.strip()
+
+
+def _blocks(given: str) -> int:
+    if not (given.isascii() and given.isdigit() and int(given) <= 100_000):
+        raise ValueError("a number of blocks")
+    return int(given)
+
+
 def _network(given: str) -> Network:
     try:
         return ipaddress.ip_network(given.strip(), strict=False)
@@ -145,6 +158,21 @@ class RootSettings:
     )
     dht: bool = setting("meet peers by the DHT", default=True, parse=switch)
     mdns: bool = setting("meet peers by mDNS", default=True, parse=switch)
+    rpc: str | None = setting(
+        "the JSON-RPC of an Ethereum node: rewards are funded and paid; without it nobody is",
+        default=None,
+        parse=_url_with_query,
+        secret=True,
+    )
+    contract: str | None = setting("the address of the escrow contract", default=None, parse=_address)
+    chain_key: Path | None = setting("the encrypted keystore of the key that pays", default=None, parse=directory)
+    chain_passphrase_file: Path | None = setting("the file of its passphrase", default=None, parse=directory)
+    finality: int = setting(
+        "a transaction is final with so many blocks on top of its own", default=12, parse=_blocks, unit="blocks"
+    )
+    max_fee: float = setting(
+        "the most that is offered for a unit of gas", default=100.0, parse=number(0.000_000_001, 1e6), unit="gwei"
+    )
     ready_file: Path | None = setting(
         "write where the door is to this file once it serves", default=None, parse=directory
     )
@@ -173,6 +201,13 @@ class RootSettings:
         if self.allow and self.effective_admission != "allowlist":
             raise ConfigurationError(
                 f"--allow has no effect with --admission {self.effective_admission}", hint="add --admission allowlist"
+            )
+        chain = {"--rpc": self.rpc, "--contract": self.contract, "--chain-key": self.chain_key}
+        missing = [name for name, value in chain.items() if value is None]
+        if 0 < len(missing) < len(chain):
+            raise ConfigurationError(
+                f"--rpc, --contract and --chain-key go together; {' and '.join(missing)} isn't given",
+                hint="give all three for a swarm that pays, or none",
             )
         if self.first_lease <= 0:
             raise ConfigurationError("--first-lease must be above 0", hint="60 is the default")

@@ -8,12 +8,14 @@ a fault::
     ├── PeerError                the other side broke the protocol
     │   ├── MalformedInput       bytes that don't parse, or break a cap
     │   ├── ContentMismatch      bytes that don't hash to the CID they were asked by
-    │   └── UntrustedSettings    settings that aren't signed by the key we trust
+    │   ├── UntrustedSettings    settings that aren't signed by the key we trust
+    │   └── RpcSaid              the chain's node answered with an error (its code, message, data)
     ├── UnreachableError         nobody answered in time
     │   ├── DoorUnreachable      … the door
     │   ├── IpfsUnreachable      … the IPFS address
     │   │   └── BlockNotFound    … for one block: it answered that it doesn't have it
-    │   └── LedgerUnavailable    … the database, or its disk is full
+    │   ├── LedgerUnavailable    … the database, or its disk is full
+    │   └── RpcUnreachable       … the chain's node
     ├── StoreFull                a block doesn't fit: our cap is reached, or the disk is full
     ├── DoorRefused              the door answered with an error (its code, message, status)
     └── ConfigurationError       the operator or worker configured it wrongly
@@ -36,6 +38,8 @@ __all__ = [
     "LedgerUnavailable",
     "MalformedInput",
     "PeerError",
+    "RpcSaid",
+    "RpcUnreachable",
     "StoreFull",
     "SwarmError",
     "UnreachableError",
@@ -104,6 +108,26 @@ class BlockNotFound(IpfsUnreachable):
 
 class LedgerUnavailable(UnreachableError):
     """The database didn't answer, or can't write (a full disk)."""
+
+
+class RpcUnreachable(UnreachableError):
+    """The chain's node didn't answer in time, or with something that is no JSON-RPC."""
+
+
+class RpcSaid(PeerError):
+    """The chain's node answered with an error.
+
+    Attributes:
+        code: JSON-RPC's.
+        message: the node's own words; they differ from client to client.
+        data: what a reverting call returned: the contract's error, ABI-encoded; empty where there is none.
+    """
+
+    def __init__(self, code: int, message: str, data: bytes = b"") -> None:
+        super().__init__(f"the chain's node said: {message} ({code})")
+        self.code = code
+        self.message = message
+        self.data = data
 
 
 class StoreFull(SwarmError):

@@ -22,6 +22,7 @@ from rendezvous.policy.retry import RetryRules, check_dedupe_ttl, longest_hold_s
 from swarm.content.urls import canonical
 from swarm.errors import MalformedInput
 from swarm.model import JobId, Refusal, RefusalCode
+from swarm.vouchers import MAX_WEI
 from swarm.wire import (
     MAX_META_BYTES,
     MAX_TASK_BYTES,
@@ -54,11 +55,14 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
     if key is not None and not (0 < len(key) <= MAX_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()):
         return Refusal(RefusalCode.BAD_REQUEST, "Idempotency-Key is 1 to 128 visible ASCII characters")
     job: JobId = submission.job or str(uuid7())
+    paid = door.site.charter.ethereum is not None
     prepared: list[PreparedTask] = []
     for number, task in enumerate(submission.tasks):
         checked = prepare(task, job=job)
         if isinstance(checked, Refusal):
             return Refusal(checked.code, f"tasks[{number}]: {checked.message}", details=checked.details)
+        if paid and checked.reward_wei > MAX_WEI:
+            return Refusal(RefusalCode.BAD_REQUEST, f"tasks[{number}]: a reward is at most {MAX_WEI} wei")
         prepared.append(checked)
         if number % TASKS_A_SLICE == TASKS_A_SLICE - 1:
             await asyncio.sleep(0)

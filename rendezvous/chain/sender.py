@@ -1,0 +1,595 @@
+"""The one that signs and sends: it does what the outbox decides, one round after another. The only user of the key.
+
+A round reads the book and the chain, decides, and does the steps in order; what it does is written to the ledger before
+(a signature) or after (a finding) it is done, always with the sender's epoch. A round may be cut anywhere: the next
+one, be it of another process, goes on from the book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import attrs
+import structlog
+
+from rendezvous.chain import escrow
+from rendezvous.chain.escrow import ChainTask, Completion, ContractError, TaskState
+from rendezvous.chain.fees import Fees
+from rendezvous.chain.outbox import (
+    Bump,
+    ChainView,
+    JudgeForeign,
+    JudgeReverted,
+    Note,
+    Receipt,
+    Rules,
+    Send,
+    Sign,
+    Step,
+    Worry,
+    WorryCode,
+    decide,
+    foreign_reason,
+)
+from rendezvous.chain.rpc import Call, Rpc
+from rendezvous.ledger.money_ops import (
+    Attempt,
+    Book,
+    Deferred,
+    Entry,
+    Finalized,
+    Foreign,
+    Intent,
+    IntentKind,
+    Item,
+    ItemOutcome,
+    Record,
+    Replaced,
+    SenderHeld,
+    Sent,
+    Signed,
+    Transaction,
+    TxState,
+    Verdict,
+)
+from swarm.errors import RpcSaid, RpcUnreachable, SwarmError
+from swarm.model import Address, Wei
+from swarm.vouchers import chain_task_id
+
+__all__ = ["Books", "SenderLost", "SignedTransaction", "Signer", "TransactionSender"]
+
+log = structlog.get_logger()
+
+#: EIP-7825: no transaction may have more gas.
+GAS_MOST: Final = 16_777_216
+#: Gas limit = estimate x 1.2 + 80,000 (`escrow.md` §7).
+GAS_MARGIN_PERCENT: Final = 120
+GAS_RESERVE: Final = 80_000
+#: A task's deadline is long: what it buys the worker is that money leaves by a verdict, not by the clock. 90 days.
+DEADLINE_S: Final = 90 * 86_400
+#: An intent that was named waits before it is tried again, seconds; four times as long at each further try.
+RETRY_S: Final = 15.0
+RETRY_FACTOR: Final = 4
+#: Node's words for "I have it already, or had it": it is in the pool or mined, and the hash will tell.
+_TAKEN: Final = ("known transaction", "already known", "nonce too low", "already imported", "underpriced")
+#: Node's words for an empty wallet.
+_EMPTY: Final = ("insufficient funds", "doesn't have enough funds")
+
+
+@attrs.frozen(kw_only=True)
+class SignedTransaction:
+    """What is sent, and the hash it will be known by."""
+
+    raw: bytes
+    hash: str
+
+
+class Signer(Protocol):
+    """Who has the key; it never leaves it."""
+
+    @property
+    def address(self) -> Address:
+        """Whose signature it is."""
+
+    def sign_transaction(self, transaction: Mapping[str, Any]) -> SignedTransaction:
+        """Sign an EIP-1559 transaction: ``chainId nonce to data value gas maxFeePerGas maxPriorityFeePerGas``."""
+
+
+class Books(Protocol):
+    """What the sender needs of the ledger."""
+
+    async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld:
+        """Write."""
+
+    async def book(self, sender: Address) -> Book | None:
+        """Read."""
+
+    def now(self) -> float:
+        """Ledger seconds."""
+
+
+class SenderLost(SwarmError):
+    """Another process signs with this key now; ``held`` says who."""
+
+    def __init__(self, held: SenderHeld) -> None:
+        super().__init__(f"another process signs with this key now: {held.holder}")
+        self.held = held
+
+
+@attrs.frozen(kw_only=True)
+class Round:
+    """What a round did and saw.
+
+    Args:
+        moved: whether anything was done, so that another round may find more.
+        pending: whether anything is under way.
+        worries: what keeps money from moving.
+    """
+
+    moved: bool
+    pending: bool
+    worries: tuple[Worry, ...]
+
+
+class TransactionSender:
+    """One key on one chain and contract.
+
+    Args:
+        books: the ledger.
+        rpc: the node.
+        signer: the key.
+        contract: the escrow's address.
+        chain_id: what signatures are for.
+        epoch: of the claim on the sender; every write has it.
+        rules: the operator's.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        rpc: Rpc,
+        signer: Signer,
+        *,
+        contract: Address,
+        chain_id: int,
+        epoch: int,
+        rules: Rules,
+    ) -> None:
+        self._books: Final = books
+        self._rpc: Final = rpc
+        self._signer: Final = signer
+        self._contract: Final = contract
+        self._chain_id: Final = chain_id
+        self._epoch: Final = epoch
+        self._rules: Final = rules
+        self._doubts: Mapping[int, float] = {}
+        self._worries: list[Worry] = []
+
+    async def round(self) -> Round:
+        """Decide and do once.
+
+        Raises:
+            RpcUnreachable: the node didn't answer; what was done stays done.
+            SenderLost: another process took the key over.
+        """
+        self._worries = []
+        book = await self._books.book(self._signer.address)
+        if book is None or book.sender.epoch != self._epoch:
+            raise SenderLost(SenderHeld(holder=None, for_s=0.0))
+        view = await self._look(book)
+        plan = decide(book, view, self._rules, doubts=self._doubts, now=self._books.now())
+        self._doubts = plan.doubts
+        moved = False
+        for step in plan.steps:
+            moved = await self._do(step, book, view) or moved
+        under_way = any(each.state is not TxState.FINAL for each in book.transactions)
+        return Round(moved=moved, pending=under_way or bool(book.queued), worries=(*plan.worries, *self._worries))
+
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _look(self, book: Book) -> ChainView:
+        address = self._signer.address
+        hashes = [attempt.hash for each in book.transactions for attempt in each.attempts]
+        pooled = [
+            attempt.hash for each in book.transactions if each.state is not TxState.FINAL for attempt in each.attempts
+        ]
+        calls: list[Call] = [
+            ("eth_getBlockByNumber", ["latest", False]),
+            ("eth_maxPriorityFeePerGas", []),
+            ("eth_getTransactionCount", [address, "latest"]),
+            ("eth_getBalance", [address, "latest"]),
+            ("eth_call", [self._reading(escrow.balance_call(address)), "latest"]),
+            ("eth_getBlockByNumber", [hex(book.sender.anchor_number), False]),
+        ]
+        first = len(calls)
+        calls += [("eth_getTransactionReceipt", [each]) for each in hashes]
+        calls += [("eth_getTransactionByHash", [each]) for each in pooled]
+        answers = await self._rpc.batch(calls)
+        latest, tip, nonce, wallet, balance, anchor = answers[:first]
+        for answer in (latest, nonce, wallet):
+            if isinstance(answer, RpcSaid):
+                raise answer
+        found = zip(hashes, answers[first : first + len(hashes)], strict=True)
+        known = zip(pooled, answers[first + len(hashes) :], strict=True)
+        receipts = {each: _receipt(answer) for each, answer in found if isinstance(answer, dict)}
+        head = int(latest["number"], 16)
+        heights = {each.mined_number for each in book.transactions if each.mined_number is not None}
+        hashes_at, final_nonce = await self._look_back(
+            heights | {each.number for each in receipts.values()}, final=max(0, head - self._rules.finality_blocks)
+        )
+        return ChainView(
+            head=head,
+            timestamp=int(latest["timestamp"], 16),
+            base_fee_wei=int(latest.get("baseFeePerGas") or "0x0", 16),
+            tip_wei=0 if isinstance(tip, RpcSaid) else int(tip, 16),
+            nonce=int(nonce, 16),
+            final_nonce=final_nonce,
+            wallet_wei=int(wallet, 16),
+            escrow_wei=0 if isinstance(balance, RpcSaid) or balance == "0x" else escrow.decode_balance(balance),
+            receipts=receipts,
+            known=frozenset(each for each, answer in known if isinstance(answer, dict)),
+            hashes=hashes_at,
+            anchor_hash=anchor["hash"] if isinstance(anchor, dict) else None,
+            has_contract=balance != "0x",
+        )
+
+    async def _look_back(self, heights: set[int], *, final: int) -> tuple[dict[int, str | None], int]:
+        """The canonical hashes at these heights, and the sender's nonce on the newest final block."""
+        ordered = sorted(heights)
+        calls: list[Call] = [("eth_getBlockByNumber", [hex(height), False]) for height in ordered]
+        *blocks, nonce = await self._rpc.batch(
+            [*calls, ("eth_getTransactionCount", [self._signer.address, hex(final)])]
+        )
+        found = {
+            height: block["hash"] if isinstance(block, dict) else None
+            for height, block in zip(ordered, blocks, strict=True)
+            if not isinstance(block, RpcSaid)
+        }
+        return found, 0 if isinstance(nonce, RpcSaid) else int(nonce, 16)
+
+    def _reading(self, data: bytes) -> dict[str, str]:
+        return {"from": self._signer.address, "to": self._contract, "data": _hex(data)}
+
+    # ── doing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _do(self, step: Step, book: Book, view: ChainView) -> bool:
+        match step:
+            case Note(entry):
+                return await self._write(entry)
+            case Send(nonce, attempt):
+                return await self._send(nonce, attempt)
+            case Bump(transaction, fees):
+                return await self._bump(transaction, fees, view)
+            case JudgeReverted(transaction):
+                return await self._judge_reverted(transaction, view)
+            case JudgeForeign(transaction, final):
+                return await self._judge_foreign(transaction, view, final=final)
+            case Sign(intents, fees):
+                return await self._sign(intents, fees, book, view)
+
+    async def _write(self, *entries: Entry) -> bool:
+        answer = await self._books.call(Record(address=self._signer.address, epoch=self._epoch, entries=entries))
+        if isinstance(answer, SenderHeld):
+            raise SenderLost(answer)
+        for entry, written in zip(entries, answer, strict=True):
+            if written:
+                log.info(f"chain_{type(entry).__name__.lower()}", **_facts(entry))
+        return any(answer)
+
+    async def _send(self, nonce: int, attempt: Attempt) -> bool:
+        """Give stored bytes to the node. Whatever it says, only a receipt is a verdict."""
+        try:
+            await self._rpc.call("eth_sendRawTransaction", _hex(attempt.raw))
+        except RpcUnreachable:
+            await self._write(Sent(nonce=nonce))  # maybe it was taken
+            raise
+        except RpcSaid as fault:
+            words = fault.message.lower()
+            if any(each in words for each in _EMPTY):
+                self._wallet_empty(f"a signed transaction (nonce {nonce}) can't be paid for")
+                return False
+            if not any(each in words for each in _TAKEN):
+                # A node that mines at once answers a reverted transaction with its error: the receipt will say.
+                self._worry(
+                    WorryCode.CHAIN_REFUSES,
+                    f"the node answered to a transaction (nonce {nonce}): {fault.message}",
+                    "it is sent again and again; if this lasts, look at the node, or use another --rpc",
+                )
+        return await self._write(Sent(nonce=nonce))
+
+    async def _bump(self, transaction: Transaction, fees: Fees, view: ChainView) -> bool:
+        signed = self._signed(
+            transaction.nonce, transaction.data, value_wei=transaction.value_wei, gas=transaction.gas, fees=fees
+        )
+        attempt = _attempt(transaction.attempts[-1].number + 1, signed, fees)
+        if not await self._write(Replaced(nonce=transaction.nonce, block=view.head, attempt=attempt)):
+            return False
+        return await self._send(transaction.nonce, attempt)
+
+    def _signed(self, nonce: int, data: bytes, *, value_wei: Wei, gas: int, fees: Fees) -> SignedTransaction:
+        return self._signer.sign_transaction(
+            {
+                "type": 2,
+                "chainId": self._chain_id,
+                "nonce": nonce,
+                "to": self._contract,
+                "data": _hex(data),
+                "value": value_wei,
+                "gas": gas,
+                "maxFeePerGas": fees.max_fee_wei,
+                "maxPriorityFeePerGas": fees.tip_wei,
+            }
+        )
+
+    # ── signing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _sign(self, intents: tuple[Intent, ...], fees: Fees, book: Book, view: ChainView) -> bool:
+        unseen = [each for each in book.transactions if each.state in (TxState.SIGNED, TxState.SENT)]
+        unseen = [each for each in unseen if not any(attempt.hash in view.receipts for attempt in each.attempts)]
+        purse = _Purse(
+            wallet_wei=view.wallet_wei - sum(each.value_wei + each.gas * _dearest(each) for each in unseen),
+            escrow_wei=view.escrow_wei - sum(each.draw_wei for each in unseen),
+        )
+        call = self._compose(intents, view, purse)
+        if call is None:
+            return await self._write(Deferred(outcomes=tuple(_done(intent) for intent in intents)))
+        if not call.intents:
+            self._wallet_empty(f"{len(intents)} intents can't be paid for")
+            return False
+        gas = await self._estimate(call)
+        if isinstance(gas, RpcSaid):
+            if any(each in gas.message.lower() for each in _EMPTY):
+                self._wallet_empty(f"{len(intents)} intents can't be paid for")
+                return False
+            outcomes = await self._cure(call.intents, view)
+            bad = tuple(each for each in outcomes if each.verdict is not Verdict.AGAIN)
+            if bad:
+                return await self._write(Deferred(outcomes=bad))
+            self._worry(
+                WorryCode.BATCH_FAILS,
+                f"a batch of {len(call.intents)} can't be signed: {gas.message}",
+                "it is tried again at each sweep; nothing is lost",
+            )
+            return False
+        if purse.wallet_wei < call.value_wei + gas * fees.max_fee_wei:
+            self._wallet_empty(f"a batch of {len(call.intents)} can't be paid for")
+            return False
+        nonce = book.sender.next_nonce
+        signed = self._signed(nonce, call.data, value_wei=call.value_wei, gas=gas, fees=fees)
+        attempt = _attempt(0, signed, fees)
+        written = await self._write(
+            Signed(
+                nonce=nonce,
+                data=call.data,
+                value_wei=call.value_wei,
+                draw_wei=call.draw_wei,
+                gas=gas,
+                block=view.head,
+                attempt=attempt,
+                items=tuple(Item(n=intent.n, kind=intent.kind) for intent in call.intents),
+            )
+        )
+        return await self._send(nonce, attempt) if written else False
+
+    def _compose(self, intents: Sequence[Intent], view: ChainView, purse: _Purse) -> _Composed | None:
+        """The call that makes these intents true, or those of them that can be paid for; None where they are true."""
+        kind = intents[0].kind
+        if kind is IntentKind.CREATE:
+            reward_wei = intents[0].amount_wei
+            payable = min(len(intents), (max(0, purse.escrow_wei) + max(0, purse.wallet_wei)) // reward_wei)
+            chosen = tuple(intents[:payable])
+            total_wei = reward_wei * len(chosen)
+            draw_wei = min(total_wei, max(0, purse.escrow_wei))
+            data = escrow.create_batch([_chain_task(each) for each in chosen], reward_wei, view.timestamp + DEADLINE_S)
+            return _Composed(chosen, data, value_wei=total_wei - draw_wei, draw_wei=draw_wei)
+        if kind is IntentKind.DEPOSIT:
+            missing_wei = intents[0].amount_wei - purse.escrow_wei
+            if missing_wei <= 0:
+                return None
+            return _Composed(tuple(intents), escrow.deposit(), value_wei=missing_wei)
+        if kind is IntentKind.WITHDRAW:
+            amount_wei, to = intents[0].amount_wei, intents[0].payee or self._signer.address
+            return _Composed(tuple(intents), escrow.withdraw(to, amount_wei), draw_wei=amount_wei)
+        ordered = tuple(sorted(intents, key=lambda each: (each.payee or "", each.n)))
+        return _Composed(ordered, escrow.complete_batch([_completion(each) for each in ordered]))
+
+    async def _estimate(self, call: _Composed) -> int | RpcSaid:
+        request = {**self._reading(call.data), "value": hex(call.value_wei)}
+        try:
+            estimate = int(await self._rpc.call("eth_estimateGas", request), 16)
+        except RpcSaid as fault:
+            return fault
+        return min(GAS_MOST, estimate * GAS_MARGIN_PERCENT // 100 + GAS_RESERVE)
+
+    # ── judging ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _judge_reverted(self, transaction: Transaction, view: ChainView) -> bool:
+        outcomes = await self._cure(transaction.intents, view)
+        return await self._write(Finalized(nonce=transaction.nonce, ok=False, outcomes=tuple(outcomes)))
+
+    async def _judge_foreign(self, transaction: Transaction, view: ChainView, *, final: bool) -> bool:
+        reason = foreign_reason(transaction.nonce)
+        if not final:
+            return await self._write(Foreign(nonce=transaction.nonce, reason=reason))
+        if await self._took_effect(transaction, view):
+            return False  # an event has our hash: the receipt is on its way
+        outcomes = await self._cure(transaction.intents, view)
+        again = tuple(
+            each if each.verdict is Verdict.DONE else ItemOutcome(n=each.n, verdict=Verdict.AGAIN) for each in outcomes
+        )
+        return await self._write(Foreign(nonce=transaction.nonce, reason=reason, outcomes=again))
+
+    async def _took_effect(self, transaction: Transaction, view: ChainView) -> bool:
+        """Whether an event of the contract comes from an attempt of this transaction."""
+        logs = await self._rpc.call(
+            "eth_getLogs",
+            {"address": self._contract, "fromBlock": hex(max(0, transaction.signed_block)), "toBlock": hex(view.head)},
+        )
+        ours = {attempt.hash for attempt in transaction.attempts}
+        return any(each["transactionHash"] in ours for each in logs)
+
+    async def _cure(self, intents: Sequence[Intent], view: ChainView) -> list[ItemOutcome]:
+        """What becomes of each intent of a batch that failed: true already, to blame, or to be tried again.
+
+        A dry run of the batch names the bad item by its custom error; without it the rest is run again.
+        """
+        height = max(0, view.head - self._rules.finality_blocks)
+        tasks = await self._tasks(intents, hex(height))
+        outcomes = [_done(intent) for intent in intents if _is_true(intent, tasks.get(intent.n), view)]
+        done = {outcome.n for outcome in outcomes}
+        left = [intent for intent in intents if intent.n not in done]
+        while left:
+            error = await self._dry_run(left, view)
+            if error is None:
+                outcomes += [ItemOutcome(n=intent.n, verdict=Verdict.AGAIN) for intent in left]
+                break
+            named = error.task if isinstance(error, ContractError) else None
+            bad = [intent for intent in left if intent.task is not None and _chain_task(intent) == named]
+            if len(left) == 1 and not _is_about_money(error):
+                bad = left
+            if not bad:
+                outcomes += [_later(intent, error) for intent in left]
+                break
+            outcomes += [_named(intent, error) for intent in bad]
+            blamed = {intent.n for intent in bad}
+            left = [intent for intent in left if intent.n not in blamed]
+        return outcomes
+
+    async def _tasks(self, intents: Sequence[Intent], block: str) -> dict[int, ChainTask]:
+        asked = [intent for intent in intents if intent.task is not None]
+        answers = await self._rpc.batch(
+            [
+                ("eth_call", [self._reading(escrow.task_call(self._signer.address, _chain_task(intent))), block])
+                for intent in asked
+            ]
+        )
+        return {
+            intent.n: escrow.decode_task(answer)
+            for intent, answer in zip(asked, answers, strict=True)
+            if isinstance(answer, str) and len(answer) > 2
+        }
+
+    async def _dry_run(self, intents: Sequence[Intent], view: ChainView) -> ContractError | str | None:
+        """What the chain would say to this batch now; None where it would take it."""
+        purse = _Purse(wallet_wei=view.wallet_wei, escrow_wei=view.escrow_wei)
+        call = self._compose(intents, view, purse)
+        if call is None:
+            return None
+        if len(call.intents) < len(intents):
+            return "insufficient funds"
+        try:
+            await self._rpc.call("eth_call", {**self._reading(call.data), "value": hex(call.value_wei)}, "latest")
+        except RpcSaid as fault:
+            return escrow.decode_error(fault.data) or fault.message
+        return None
+
+    # ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _worry(self, code: WorryCode, message: str, hint: str) -> None:
+        self._worries.append(Worry(code=code, message=message, hint=hint))
+
+    def _wallet_empty(self, what: str) -> None:
+        self._worry(
+            WorryCode.WALLET_EMPTY,
+            f"the wallet {self._signer.address} is too empty: {what}",
+            f"send ether to {self._signer.address}; it goes on by itself then",
+        )
+
+
+@attrs.frozen(kw_only=True)
+class _Purse:
+    """What can be spent: the wallet's ether, and the balance in the contract, less what is under way."""
+
+    wallet_wei: Wei
+    escrow_wei: Wei
+
+
+@attrs.frozen
+class _Composed:
+    """A call to the contract for some intents, in the order of the call's items."""
+
+    intents: tuple[Intent, ...]
+    data: bytes
+    value_wei: Wei = attrs.field(default=0, kw_only=True)
+    draw_wei: Wei = attrs.field(default=0, kw_only=True)
+
+
+def _hex(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def _receipt(answer: Mapping[str, Any]) -> Receipt:
+    return Receipt(
+        number=int(answer["blockNumber"], 16), block_hash=answer["blockHash"], ok=int(answer["status"], 16) == 1
+    )
+
+
+def _attempt(number: int, signed: SignedTransaction, fees: Fees) -> Attempt:
+    return Attempt(number=number, hash=signed.hash, raw=signed.raw, max_fee_wei=fees.max_fee_wei, tip_wei=fees.tip_wei)
+
+
+def _dearest(transaction: Transaction) -> Wei:
+    return max(attempt.max_fee_wei for attempt in transaction.attempts)
+
+
+def _chain_task(intent: Intent) -> bytes:
+    return chain_task_id(intent.task or "", intent.generation or 0)
+
+
+def _completion(intent: Intent) -> Completion:
+    paying = intent.kind is IntentKind.COMPLETE
+    return Completion(
+        task=_chain_task(intent),
+        assignee=(intent.payee if paying else None) or escrow.NO_ADDRESS,
+        output=escrow.output_digest(intent.output) if paying and intent.output else bytes(32),
+        success=paying,
+    )
+
+
+def _is_true(intent: Intent, task: ChainTask | None, view: ChainView) -> bool:
+    """Whether the chain has what the intent wants already."""
+    if intent.kind is IntentKind.DEPOSIT:
+        return view.escrow_wei >= intent.amount_wei
+    if task is None:
+        return False
+    if intent.kind is IntentKind.CREATE:
+        return task.state is TaskState.OPEN and task.reward_wei == intent.amount_wei
+    if intent.kind is IntentKind.COMPLETE:
+        return task.state is TaskState.PAID
+    return intent.kind is IntentKind.FAIL and task.state in (TaskState.FAILED, TaskState.REFUNDED)
+
+
+def _is_about_money(error: ContractError | str) -> bool:
+    """Whether it is the wallet's fault, not the item's."""
+    if isinstance(error, ContractError):
+        return error.name == "InsufficientBalance"
+    return any(each in error.lower() for each in _EMPTY)
+
+
+def _done(intent: Intent) -> ItemOutcome:
+    return ItemOutcome(n=intent.n, verdict=Verdict.DONE)
+
+
+def _named(intent: Intent, error: ContractError | str) -> ItemOutcome:
+    retry_after_s = RETRY_S * RETRY_FACTOR**intent.tries
+    return ItemOutcome(n=intent.n, verdict=Verdict.NAMED, note=str(error), retry_after_s=retry_after_s)
+
+
+def _later(intent: Intent, error: ContractError | str) -> ItemOutcome:
+    verdict = Verdict.AGAIN if _is_about_money(error) else Verdict.DELAYED
+    return ItemOutcome(n=intent.n, verdict=verdict, note=str(error), retry_after_s=RETRY_S)
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    """What the log says of an entry."""
+    facts: dict[str, Any] = {}
+    for name in ("nonce", "number", "ok", "reason", "value_wei"):
+        value = getattr(entry, name, None)
+        if value is not None:
+            facts[name] = value
+    if isinstance(entry, Signed):
+        facts |= {"items": len(entry.items), "hash": entry.attempt.hash}
+    elif isinstance(entry, Replaced):
+        facts |= {"hash": entry.attempt.hash, "max_fee_wei": entry.attempt.max_fee_wei}
+    return facts
