@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from swarm.door_session import NoWebSocket, Push, Session, reason_of, refused_by, run_session
-from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
+from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
 from swarm.identity import Identity, write_private
 from swarm.model import Address, RefusalCode
 from swarm.signing import MAX_SETTINGS_BYTES, JoinLink, enrolment_digest, sign_enrolment, verify_settings
@@ -273,7 +273,10 @@ class DoorClient:
                     "root_trusted_on_first_use", key_id=key_id, url=url, hint="a join link with a key would check it"
                 )
             self.url, self.settings, self.key_id = url, settings, key_id
-            await trio.to_thread.run_sync(write_private, self._directory / SETTINGS_FILE, body)
+            try:
+                await trio.to_thread.run_sync(write_private, self._directory / SETTINGS_FILE, body)
+            except OSError as full:  # they are only of use if the door is down at the next start
+                log.warning("settings_not_kept", reason=full.strerror)
             return
         assert fault is not None  # noqa: S101 -- there is always the link's door
         raise fault
@@ -333,7 +336,12 @@ class DoorClient:
             api_key=enrolled.api_key,
             payout=self._payout,
         )
-        await trio.to_thread.run_sync(write_private, self._directory / MEMBERSHIP_FILE, encode(kept))
+        try:
+            await trio.to_thread.run_sync(write_private, self._directory / MEMBERSHIP_FILE, encode(kept))
+        except OSError as fault:
+            raise ConfigurationError(
+                f"the API key can't be kept in {self._directory}: {fault.strerror}", hint="free some space"
+            ) from fault
         log.info("worker_enrolled", worker=enrolled.address, payout=enrolled.payout, network=kept.network_id)
 
     async def _enrol(self) -> Enrolled:

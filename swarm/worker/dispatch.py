@@ -19,7 +19,7 @@ from swarm.worker.leases import Executions
 from swarm.worker.results import Broken, Deferred, Executed
 from swarm.worker.selfcheck import SelfCheck
 from swarm.worker.turns import Turns
-from swarm.worker.upload import HOLD_DISK, Hooks, Uploads
+from swarm.worker.upload import Hooks, Uploads
 from swarm.worker.wake import Wake
 
 log = structlog.get_logger()
@@ -30,6 +30,7 @@ DEFERRED_WAIT_MAX_S: Final = 10.0
 #: Deferrals further apart than this aren't a row.
 DEFERRED_ROW_S: Final = 60.0
 
+HOLD_ROOM: Final = "there is no room for more results"
 HOLD_DEFERRED: Final = "a task couldn't be run just now"
 HOLD_SELF_CHECK: Final = "unrelated hosts failed in a row, so this machine's own network is suspected"
 
@@ -186,7 +187,7 @@ class Dispatch:
         wait_s = deferred.retry_after_s if deferred.disk_full else min(deferred.retry_after_s, self._deferred_wait_s)
         self._deferred_wait_s = min(self._deferred_wait_s * 2, DEFERRED_WAIT_MAX_S)
         self._deferred_at = now
-        self._turns.hold(HOLD_DISK if deferred.disk_full else HOLD_DEFERRED, until=now + wait_s)
+        self._turns.hold(HOLD_ROOM if deferred.disk_full else HOLD_DEFERRED, until=now + wait_s)
         log.info("task_deferred", why=deferred.detail, wait_s=round(wait_s, 3))
         self.apply(self._turns.give_back(deferred.grant.fence, now))
 

@@ -6,7 +6,9 @@ that knows the peer.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import ipaddress
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +17,10 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
+from swarm.errors import ClosedError, MalformedInput
 from swarm.identity import Identity
 from swarm.logs import quieten_libraries
-from swarm.wire import Announcement, Settings
+from swarm.wire import Announcement, PeerSettings, Settings
 from swarm.worker.hear import hear
 from swarm.worker.settings import WorkerSettings
 from swarm.worker.storage import Storage
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 KNOWN_PEERS_FILE: Final = "peers.json"
-LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+#: How soon a root at another address is looked for after its connection was lost.
+FOLLOW_EVERY_S: Final = 2.0
 
 
 class Part:
@@ -63,6 +67,7 @@ class Part:
         config: PeerConfig,
         storage: Storage,
         *,
+        root: Callable[[], PeerSettings | None],
         heard: Callable[[Announcement], None],
         opened: Callable[[Peer], None],
     ) -> None:
@@ -71,6 +76,7 @@ class Part:
         Args:
             config: what it is made from.
             storage: whose blocks are served.
+            root: where the root's peer is now; it may have moved since ``config`` was made.
             heard: told each announcement.
             opened: told the peer once it listens.
 
@@ -90,9 +96,31 @@ class Part:
             opened(peer)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(hear, peer.heard, heard)
+                nursery.start_soon(_follow, peer, root, frozenset(config.bootstrap))
                 await self._leaving.wait()
                 nursery.cancel_scope.cancel()
             self.peer = None
+
+
+async def _follow(peer: Peer, root: Callable[[], PeerSettings | None], redialled: frozenset[str]) -> None:
+    """Dial a root that came back at another address; at its old ones the peer redials by itself."""
+    while True:
+        await trio.sleep(FOLLOW_EVERY_S)
+        settings = root()
+        if settings is None or settings.id in peer.peers():
+            continue
+        for address in addresses_of(settings):
+            if address in redialled:
+                continue
+            with contextlib.suppress(ClosedError, MalformedInput):
+                if await peer.dial(address, vouched=True):
+                    log.info("root_met_again", address=address)
+                    break
+
+
+def addresses_of(root: PeerSettings) -> tuple[str, ...]:
+    """The root's multiaddrs, each with its peer id."""
+    return tuple(addr if "/p2p/" in addr else f"{addr}/p2p/{root.id}" for addr in root.addrs)
 
 
 async def peer_config(
@@ -109,7 +137,7 @@ async def peer_config(
         rendezvous_tag=swarm.swarm.rendezvous_tag,
         listen=settings.listen or listen_by_default(door_url),
         roots=frozenset(swarm.swarm.roots) | {swarm.peer.id},
-        bootstrap=tuple(_with_id(addr, swarm.peer.id) for addr in swarm.peer.addrs),
+        bootstrap=addresses_of(swarm.peer),
         dht=settings.dht,
         dht_interval_s=swarm.swarm.dht.interval_s,
         mdns=settings.mdns,
@@ -123,11 +151,11 @@ async def peer_config(
 def listen_by_default(door_url: str) -> tuple[str, ...]:
     """A free port of every interface; of the loopback alone where the door is there too."""
     host = urlsplit(door_url).hostname or ""
-    return ("/ip4/127.0.0.1/tcp/0",) if host in LOOPBACK_NAMES else ("/ip4/0.0.0.0/tcp/0",)
-
-
-def _with_id(addr: str, peer_id: str) -> str:
-    return addr if "/p2p/" in addr else f"{addr}/p2p/{peer_id}"
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    return ("/ip4/127.0.0.1/tcp/0",) if loopback else ("/ip4/0.0.0.0/tcp/0",)
 
 
 def _read_psk(path: Path | None) -> bytes | None:

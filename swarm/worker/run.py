@@ -224,12 +224,19 @@ async def work(
         async def take_part() -> None:
             config = await peer_config(settings, identity, door.settings, door_url=door.url)
             if config is not None:
-                await part.take(config, storage, heard=heard, opened=opened)
+                await part.take(config, storage, root=lambda: door.settings.peer, heard=heard, opened=opened)
 
         slot = partial(
             execute,
             executors=means.executors,
-            tools=tools_for(means.fetch, means.learn, storage, counters, worker=identity.address),
+            tools=tools_for(
+                means.fetch,
+                means.learn,
+                storage,
+                counters,
+                worker=identity.address,
+                max_bytes=settings.max_disk_bytes,
+            ),
             versions={"swarm": swarm.__version__},
             executions=executions,
             begin=turns.started,

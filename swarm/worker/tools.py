@@ -7,10 +7,11 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
+from swarm.content.manifest import ContentRef
 from swarm.door_client import DoorClient
 from swarm.executors.base import Capture, TaskFailed, Tools
 from swarm.identity import Identity
-from swarm.model import Address
+from swarm.model import Address, Reason
 from swarm.web.fetcher import Fetcher, FetchSettings, open_fetcher
 from swarm.wire import Grant
 from swarm.worker.dispatch import Counters
@@ -48,8 +49,18 @@ def tools_for(
     counters: Counters,
     *,
     worker: Address,
+    max_bytes: int,
 ) -> Callable[[Grant], Tools]:
-    """Makes the tools of each grant."""
+    """Makes the tools of each grant.
+
+    Args:
+        get: gets one page under the guard.
+        learn: told the rules of robots.txt that came with a grant.
+        storage: where contents are kept.
+        counters: count what is fetched.
+        worker: the worker's address.
+        max_bytes: a content of more could never be kept here, so it fails its task instead of waiting for room.
+    """
 
     async def fetch(url: str) -> Capture:
         counters.requests_sent += 1
@@ -61,8 +72,13 @@ def tools_for(
         counters.bytes_downloaded += len(capture.body)
         return capture
 
+    async def store(fence: int, data: bytes) -> ContentRef:
+        if len(data) > max_bytes:
+            raise TaskFailed(Reason.TOO_LARGE, f"{len(data)} bytes where this worker keeps at most {max_bytes}")
+        return await storage.store(fence, data)
+
     def make(grant: Grant) -> Tools:
         learn(grant)
-        return Tools(fetch=fetch, store=partial(storage.store, grant.fence), worker=worker)
+        return Tools(fetch=fetch, store=partial(store, grant.fence), worker=worker)
 
     return make

@@ -346,7 +346,8 @@ class Uploads:
             self._backlog[record.task, record.fence] = None
             self._backlogged.set()
         if len(self._journal):
-            log.info("journal_recovered", ready=len(self._earlier) - len(self._backlog), stored=len(self._backlog))
+            states = {state.value: len(self._journal.records(state)) for state in State}
+            log.info("journal_recovered", **states)
 
     async def retry(self) -> None:
         """Upload what waits, with growing waits while the address is down; runs until it is cancelled."""
