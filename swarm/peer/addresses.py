@@ -15,12 +15,21 @@ from typing import Final
 
 import attrs
 import ifaddr
+from libp2p.peer.id import ID
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.exceptions import BinaryParseError, ProtocolLookupError, StringParseError  # type: ignore[import-untyped]
 
 from swarm.errors import ConfigurationError, MalformedInput
 
-__all__ = ["AddressRule", "Multiaddr", "PeerAddress", "expand_listen", "networks_of", "parse_address"]
+__all__ = [
+    "AddressRule",
+    "Multiaddr",
+    "PeerAddress",
+    "expand_listen",
+    "networks_of",
+    "parse_address",
+    "parse_peer_id",
+]
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -39,6 +48,21 @@ class PeerAddress:
     port: int
     ip: IpAddress | None
     peer_id: str | None
+
+
+def parse_peer_id(text: str) -> ID:
+    """Read a peer id.
+
+    Raises:
+        MalformedInput: it isn't one.
+    """
+    try:
+        peer = ID.from_string(text)
+    except ValueError as fault:
+        raise MalformedInput(f"not a peer id: {text:.80}") from fault
+    if not text or str(peer) != text:  # one spelling a peer: it is compared as text
+        raise MalformedInput(f"not a peer id in base58: {text:.80}")
+    return peer
 
 
 def parse_address(text: str | Multiaddr) -> PeerAddress:
@@ -64,7 +88,7 @@ def parse_address(text: str | Multiaddr) -> PeerAddress:
         transport=f"/{host[0]}/{host[1]}/tcp/{port}",
         port=int(port or 0),
         ip=ipaddress.ip_address(str(host[1])) if host[0] in {"ip4", "ip6"} else None,
-        peer_id=parts[2][1] if len(parts) == 3 else None,
+        peer_id=str(parse_peer_id(str(parts[2][1]))) if len(parts) == 3 else None,
     )
 
 

@@ -36,6 +36,7 @@ from swarm.content.cid import (
 )
 from swarm.errors import ContentMismatch, MalformedInput, UnreachableError
 from swarm.model import Cid
+from swarm.peer.addresses import parse_peer_id
 
 __all__ = ["Bitswap", "GetBlock"]
 
@@ -267,9 +268,9 @@ class Bitswap:
 
         Raises:
             UnreachableError: the peer doesn't answer, or says that it doesn't have it.
-            MalformedInput: the CID isn't one.
+            MalformedInput: the CID or the peer id isn't one.
         """
-        peer = ID.from_string(peer_id)
+        peer = parse_peer_id(peer_id)
         key = (peer, parse_cid(cid).digest)
         asked = self._asked.setdefault(key, _Asked())
         asked.waiting += 1

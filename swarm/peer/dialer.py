@@ -18,11 +18,10 @@ import trio
 from libp2p.abc import INetConn, INetStream, INetwork, INotifee
 from libp2p.host.basic_host import BasicHost
 from libp2p.network.exceptions import SwarmException
-from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
 from swarm.errors import MalformedInput
-from swarm.peer.addresses import AddressRule, Multiaddr, parse_address
+from swarm.peer.addresses import AddressRule, Multiaddr, parse_address, parse_peer_id
 from swarm.peer.known import KnownPeers
 from swarm.peer.reputation import MALFORMED, Reputation
 
@@ -33,7 +32,8 @@ log = structlog.get_logger(__name__)
 #: Peers we look for; beyond that we wait to be found. GossipSub meshes with 6, and 200 peers do well with 16 each.
 ENOUGH_PEERS: Final = 16
 ROOT_BACKOFF_S: Final = 1.0
-ROOT_BACKOFF_MAX_S: Final = 30.0
+#: A dial of a closed port costs next to nothing, and without its root a worker hears nothing.
+ROOT_BACKOFF_MAX_S: Final = 10.0
 PEER_BACKOFF_S: Final = 10.0
 PEER_BACKOFF_MAX_S: Final = 1800.0
 #: Dead peers remembered; the one that failed longest ago is forgotten first.
@@ -83,6 +83,7 @@ class Dialer(INotifee):
         for address in bootstrap:
             self._add_root(address)
         self._changed = trio.Event()
+        self._hurried = trio.Event()
         self._to_drop: list[str] = []
         self._dialling: set[str] = set()
 
@@ -159,6 +160,11 @@ class Dialer(INotifee):
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
         """Not of interest."""
 
+    def hurry(self) -> None:
+        """Try the roots that are away at once: there is a sign that they are back."""
+        self._hurried.set()
+        self._hurried = trio.Event()
+
     async def connection_lost(self) -> None:
         """Wait until a connection is gone."""
         await self._changed.wait()
@@ -194,7 +200,7 @@ class Dialer(INotifee):
         """Dial a peer at these addresses and those known of it; True where we are connected with it now."""
         if peer_id == self._own_id:
             return False
-        peer = ID.from_string(peer_id)
+        peer = parse_peer_id(peer_id)
         if addresses:
             host.get_peerstore().add_addrs(peer, list(addresses)[:MAX_ADDRESSES], ADDRESS_TTL_S)
         try:
@@ -208,7 +214,7 @@ class Dialer(INotifee):
         if peer_id == self._own_id or peer_id in self._dialling or self.is_blocked(peer_id):
             return False
         connections = host.get_network().connections
-        return len(connections) < ENOUGH_PEERS and not connections.get(ID.from_string(peer_id))
+        return len(connections) < ENOUGH_PEERS and not connections.get(parse_peer_id(peer_id))
 
     async def consider(
         self, host: BasicHost, found: Sequence[tuple[str, Sequence[Multiaddr]]], *, found_by: str
@@ -265,7 +271,7 @@ class Dialer(INotifee):
             nursery.start_soon(self._save_known, host)
 
     async def _keep_root(self, host: BasicHost, root: str) -> None:
-        peer = ID.from_string(root)
+        peer = parse_peer_id(root)
         wait_s = ROOT_BACKOFF_S
         while True:
             changed = self._changed
@@ -274,29 +280,30 @@ class Dialer(INotifee):
                 with trio.move_on_after(ROOT_BACKOFF_S):
                     await changed.wait()
             else:
-                await trio.sleep(wait_s * (0.75 + self._rng() / 2))
+                with trio.move_on_after(wait_s * (0.75 + self._rng() / 2)):
+                    await self._hurried.wait()
                 wait_s = min(wait_s * 2, ROOT_BACKOFF_MAX_S)
 
     async def _meet_known(self, host: BasicHost) -> None:
         found = []
         for peer in self._known:
-            addresses = []
-            for address in peer.addrs:
-                try:
-                    transport = parse_address(address).transport
-                except MalformedInput:  # the file is ours, but anybody may have written it
-                    continue
-                addresses.append(Multiaddr(transport))
-                if peer.vouched:
+            try:
+                parse_peer_id(peer.id)
+                transports = [parse_address(address).transport for address in peer.addrs]
+            except MalformedInput as fault:  # the file is ours, but anybody may have written it
+                log.warning("known_peer_ignored", reason=str(fault))
+                continue
+            if peer.vouched:
+                for transport in transports:
                     self._rule.vouch(transport)
-            found.append((peer.id, addresses))
+            found.append((peer.id, [Multiaddr(transport) for transport in transports]))
         await self.consider(host, found, found_by="known")
 
     async def _drop_blocked(self, host: BasicHost) -> None:
         while True:
             changed = self._changed
             while self._to_drop:
-                await host.get_network().close_peer(ID.from_string(self._to_drop.pop()))
+                await host.get_network().close_peer(parse_peer_id(self._to_drop.pop()))
             await changed.wait()
 
     async def _save_known(self, host: BasicHost) -> None:

@@ -20,6 +20,7 @@ from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
 
 from swarm.errors import MalformedInput
+from swarm.peer.addresses import parse_peer_id
 from swarm.wire import MAX_GOSSIP_BYTES, Announcement, decode
 
 __all__ = ["HEARD_CAPACITY", "Gossip", "ReplayWindow"]
@@ -87,8 +88,13 @@ class Gossip:
         self.set_roots(roots)
 
     def set_roots(self, roots: frozenset[str]) -> None:
-        """Let from now on only these pass; what is known of one that stays is kept."""
-        self._roots = {ID.from_string(root).to_bytes(): root for root in roots}
+        """Let from now on only these pass; what is known of one that stays is kept. What is no peer id is left out."""
+        self._roots = {}
+        for root in roots:
+            try:
+                self._roots[parse_peer_id(root).to_bytes()] = root
+            except MalformedInput as fault:
+                log.warning("root_ignored", reason=str(fault))
         for gone in self._windows.keys() - roots:
             del self._windows[gone]
         for gone in self._newest.keys() - roots:

@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+import libp2p.host.basic_host
+import libp2p.identity.identify_push.identify_push
 import libp2p.kad_dht.common
 import libp2p.kad_dht.kad_dht
 import libp2p.kad_dht.peer_routing
@@ -38,7 +40,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.exceptions import ParseError
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader
-from libp2p.io.exceptions import MessageTooLarge
+from libp2p.io.exceptions import IOException, MessageTooLarge
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.swarm_connection import SwarmConn
@@ -98,6 +100,8 @@ MAX_PROVIDER_ADDRESSES: Final = 16
 PROVIDER_TTL_S: Final = 1800
 #: The cap of go-multistream on one line.
 MAX_NEGOTIATION_BYTES: Final = 64 * 1024
+#: What a peer may say of itself, and what we keep of it; 1 MiB by default. Kubo says some 2 KiB.
+MAX_IDENTIFY_BYTES: Final = 64 * 1024
 #: What a peer may send on one stream before we have read it: 20 MB/s over 50 ms.
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 #: Above it the stream is closed. A peer that keeps to the window stays below by far.
@@ -131,6 +135,18 @@ async def _read_negotiation(reader: Reader) -> bytes:
     if not line.endswith(b"\n"):
         raise ParseError("a line of the negotiation without an end")
     return line[:-1]
+
+
+async def _read_identify(stream: INetStream, use_varint_format: bool = True) -> bytes:
+    """Read what a peer says of itself: nothing where that is too long, or no frame.
+
+    0.8.1 takes and keeps a megabyte; and what it can't read as a frame it takes as one of an older format, whole.
+    """
+    try:
+        return await read_varint_prefixed_bytes_limited(stream, MAX_IDENTIFY_BYTES)
+    except (IOException, ParseError) as fault:
+        log.debug("identify_ignored", peer=str(stream.muxed_conn.peer_id), reason=repr(fault))
+        return b""
 
 
 async def _give_window_back(self: YamuxStream, *, bytes_read: int = 0) -> None:
@@ -190,6 +206,9 @@ def _patch_modules() -> None:
     muxer.Yamux = HardenedYamux  # it makes this class whatever the upgrader was given
     stream: Any = YamuxStream
     stream._auto_tune_and_send_window_update = _give_window_back
+    identify: tuple[Any, ...] = (libp2p.host.basic_host, libp2p.identity.identify_push.identify_push)
+    for module in identify:
+        module.read_length_prefixed_protobuf = _read_identify
     negotiation: Any = libp2p.protocol_muxer.multiselect_communicator
     negotiation.read_delim = _read_negotiation
     pubsub: Any = libp2p.pubsub.pubsub
@@ -352,6 +371,8 @@ class HardenedDht(KadDHT):
             if key not in store.providing_keys:
                 del store.providers[key]
                 surplus -= 1
+        if len(self._provider_rate_limits) > MAX_PROVIDER_KEYS:
+            self._provider_rate_limits.clear()
         values = self.value_store.store
         for value_key in list(values)[: max(0, len(values) - MAX_PROVIDER_KEYS)]:
             del values[value_key]

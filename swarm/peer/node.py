@@ -23,7 +23,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from swarm.content.cid import parse_cid
 from swarm.errors import ClosedError, ConfigurationError, MalformedInput
 from swarm.model import Cid
-from swarm.peer.addresses import AddressRule, expand_listen, networks_of
+from swarm.peer.addresses import AddressRule, expand_listen, networks_of, parse_peer_id
 from swarm.peer.bitswap import Bitswap, GetBlock
 from swarm.peer.dht import Rendezvous
 from swarm.peer.dialer import Dialer
@@ -32,7 +32,7 @@ from swarm.peer.hardened import HardenedGossipSub, HardenedPubsub, build_dht, bu
 from swarm.peer.known import KnownPeers
 from swarm.peer.mdns import run_mdns
 from swarm.peer.reputation import UNWANTED, Reputation
-from swarm.wire import Announcement
+from swarm.wire import MAX_GOSSIP_BYTES, Announcement
 
 if TYPE_CHECKING:
     from trio_typing import TaskStatus  # comes with libp2p, and its stubs stand in front of trio's own
@@ -126,6 +126,7 @@ class Peer:
         self._listen = expand_listen(config.listen)
         self._rule = AddressRule(networks_of(self._listen))
         self._node: _Node | None = None
+        self._started = trio.Event()
         self._stop = trio.Event()
         self._get_block: GetBlock = _has_nothing
         self.heard: trio.MemoryReceiveChannel[Announcement] = self._gossip.heard
@@ -172,8 +173,11 @@ class Peer:
         """Send one message to the topic. Only a root's messages are relayed by others.
 
         Raises:
+            MalformedInput: it is longer than a gossip message may be.
             ClosedError: the peer is closed, or its node is just being replaced.
         """
+        if len(data) > MAX_GOSSIP_BYTES:
+            raise MalformedInput(f"a gossip message of {len(data)} bytes where at most {MAX_GOSSIP_BYTES} are taken")
         await self._alive().pubsub.publish(self._config.topic, data)
 
     async def dial(self, address: str, *, vouched: bool = False) -> bool:
@@ -230,7 +234,12 @@ class Peer:
 
     async def disconnect(self, peer_id: str) -> None:
         """Close the connections with a peer, if there are any."""
-        await self._alive().host.get_network().close_peer(ID.from_string(peer_id))
+        await self._alive().host.get_network().close_peer(parse_peer_id(peer_id))
+
+    def redial(self) -> None:
+        """Dial the roots that are away at once (the door answers again, so they may be back)."""
+        if self._node is not None:
+            self._node.dialer.hurry()
 
     def _alive(self) -> _Node:
         if self._node is None:
@@ -239,23 +248,20 @@ class Peer:
 
     # ── its life ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _run(self, *, task_status: TaskStatus[None]) -> None:
+    async def _run(self) -> None:
         """Run one node after another until ``_stop`` is set. Shielded: only ``_stop`` ends it, so that it hangs up."""
         with trio.CancelScope(shield=True):
             wait_s = RESTART_S
-            started = False
             while not self._stop.is_set():
                 born_at = trio.current_time()
                 try:
                     async with trio.open_nursery() as nursery:
                         await nursery.start(self._run_node)
-                        if not started:
-                            started = True
-                            task_status.started()
+                        self._started.set()
                 except* (ConfigurationError, MalformedInput):
                     raise
                 except* Exception as faults:  # supervision boundary: libp2p raises what it likes
-                    if not started:
+                    if not self._started.is_set():
                         raise
                     log.error("peer_node_died", faults=[repr(fault) for fault in _leaves(faults)])
                 if self._stop.is_set():
@@ -367,8 +373,9 @@ async def open_peer(config: PeerConfig) -> AsyncIterator[Peer]:
     peer = Peer(config)
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer._run)  # not ``start``: cancelled, that would wait for a shielded task for ever
             try:
-                await nursery.start(peer._run)
+                await peer._started.wait()
                 yield peer
             finally:
                 peer.close()

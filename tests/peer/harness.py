@@ -167,3 +167,4 @@ async def send_frame(stranger: IHost, peer_id: str, frame: bytes, *, protocol: s
     with trio.fail_after(10):
         stream = await stranger.new_stream(ID.from_string(peer_id), [TProtocol(protocol)])
         await stream.write(encode_varint_prefixed(frame))
+        await stream.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -120,6 +121,17 @@ async def test_peers_that_met_find_each_other_again_without_root_and_door(tmp_pa
                     )
                 await eventually(lambda alice=alice: bob.id in alice.peers())
             await eventually(lambda: not bob.peers())
+
+
+async def test_a_file_of_known_peers_that_somebody_wrote_harms_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    peers = [{"id": "x" * 45, "addrs": ["/ip4/127.0.0.1/tcp/1"]}, {"id": BOB, "addrs": ["nonsense"], "vouched": True}]
+    path.write_text(json.dumps(peers))
+    async with open_peer(config("alice", known_peers=path)) as alice, open_peer(config("bob")) as bob:
+        node = alice._alive()
+
+        assert await bob.dial(alice.addrs[0])
+        assert alice._node is node
 
 
 async def test_a_peer_dialled_by_two_at_once_has_one_connection() -> None:

@@ -18,6 +18,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.custom_types import TProtocol
 from libp2p.host.exceptions import StreamFailure
+from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
@@ -299,6 +300,24 @@ def _count_frames(yamux) -> list[int]:  # type: ignore[no-untyped-def]
 
     yamux._write_frame = counted
     return sent
+
+
+async def test_a_peer_that_says_a_megabyte_of_itself_isnt_listened_to() -> None:
+    said = Identify(agent_version="x" * 100_000, protocols=["/junk/1"]).SerializeToString()
+
+    async def boast(stream) -> None:  # type: ignore[no-untyped-def]
+        await stream.write(encode_uvarint(len(said)) + said)
+        boasted.set()
+
+    boasted = trio.Event()
+    async with open_host() as victim, open_stranger() as mallory:
+        mallory.set_stream_handler(TProtocol("/ipfs/id/1.0.0"), boast)
+        await connect(mallory, victim)
+        with trio.fail_after(5):
+            await boasted.wait()
+        await answers(str(victim.get_addrs()[0]))
+
+        assert "/junk/1" not in victim.get_peerstore().get_protocols(mallory.get_id())
 
 
 async def test_a_large_transfer_isnt_held_up_by_the_window() -> None:

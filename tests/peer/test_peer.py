@@ -51,6 +51,32 @@ async def test_a_worker_rejoins_within_seconds_of_its_roots_restart() -> None:
             scope.cancel()
 
 
+async def test_a_root_that_is_back_is_dialled_at_once_where_there_is_a_sign_of_it() -> None:
+    async with open_peer(config("root")) as root:
+        port, worker = port_of(root), following(root)
+    async with open_peer(worker) as alice:
+        alice._alive().dialer._rng = lambda: 1e6  # it would wait for days
+        await eventually(lambda: alice._alive().dialer._hurried.statistics().tasks_waiting)
+        async with open_peer(config("root", listen=(f"/ip4/127.0.0.1/tcp/{port}",))) as root:
+            alice.redial()
+            await eventually(lambda: root.id in alice.peers())
+
+
+async def test_what_is_no_peer_id_is_no_root_and_harms_nobody() -> None:
+    async with open_peer(config("root")) as root, open_peer(following(root)) as alice:
+        alice.set_roots(frozenset({root.id, "nonsense", "", "0OIl"}))
+        await eventually(lambda: root.mesh_size and alice.mesh_size)
+        await root.publish(announcement(root.id, seq=1))
+        with trio.fail_after(3):
+            assert (await alice.heard.receive()).seq == 1
+
+
+async def test_a_message_that_nobody_would_take_is_not_sent() -> None:
+    async with open_peer(config("root")) as root:
+        with pytest.raises(MalformedInput, match="60001 bytes where at most 60000 are taken"):
+            await root.publish(bytes(60_001))
+
+
 async def test_each_address_of_a_root_is_tried() -> None:
     async with open_peer(config("root")) as root:
         dead = root.addrs[0].replace(f"/tcp/{port_of(root)}/", "/tcp/1/")
@@ -141,6 +167,17 @@ async def test_a_closed_peer_says_that_it_is_closed() -> None:
         await alice.heard.receive()
     assert alice.addrs == ()
     assert alice.peers() == ()
+
+
+async def test_a_peer_that_is_cancelled_while_it_starts_is_gone_in_a_moment() -> None:
+    sockets = _sockets()
+    with trio.fail_after(5):
+        for delay_s in (0.0, 0.001, 0.01):
+            with trio.move_on_after(delay_s):
+                async with open_peer(config(dht=True)):
+                    await trio.sleep_forever()
+    gc.collect()
+    assert _sockets() == sockets
 
 
 @pytest.mark.parametrize("how", ["left", "cancelled"])
