@@ -200,7 +200,7 @@ class Dispatch:
 
     def _judge(self, broken: Broken) -> bool:
         """Whether a failure is our own: then everything is given back, this task too."""
-        host = urlsplit(broken.grant.task.urls[0]).hostname or ""
+        host = urlsplit(next(iter(broken.grant.task.urls), "")).hostname or ""
         wait_s = self._check.failed_at(host, broken.reason)
         if wait_s is None:
             return False

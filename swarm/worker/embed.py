@@ -51,7 +51,13 @@ class FunctionExecutor:
         if inspect.iscoroutinefunction(self._function):
             returned = await self._function(task, tools)
         else:
-            returned = await trio.to_thread.run_sync(self._function, task, tools)
+            # Left behind when its lease is lost: a thread can't be stopped, and mustn't keep its slot.
+            returned = await trio.to_thread.run_sync(
+                self._function,
+                task,
+                tools,
+                abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of an older trio stand in front
+            )
         if isinstance(returned, Execution):
             return returned
         if returned is None:

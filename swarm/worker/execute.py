@@ -56,7 +56,7 @@ async def execute(
                 began = clock()
                 result: Result | None = None
                 with executions.scope(grant.fence) as execution:
-                    result = await run_grant(grant, executors, tools(grant), versions=versions, clock=clock)
+                    result = await run_grant(grant, executors, tools, versions=versions, clock=clock)
                 if result is None:
                     log.info("execution_stopped", why=execution.stopped, ran_s=round(clock() - began, 3))
                     continue
@@ -66,7 +66,7 @@ async def execute(
 async def run_grant(
     grant: Grant,
     executors: Mapping[str, Executor],
-    tools: Tools,
+    tools: Callable[[Grant], Tools],
     *,
     versions: Mapping[str, str],
     clock: Callable[[], float],
@@ -82,8 +82,9 @@ async def run_grant(
     if executor is None:
         return broken(Reason.BAD_SPEC, f"this worker has no executor for {task.kind}")
     try:
+        used = tools(grant)
         with trio.move_on_after(task.max_run_s) as limit:
-            execution = await executor.run(task, tools)
+            execution = await executor.run(task, used)
     except TaskFailed as failed:
         return broken(failed.reason, failed.detail, retryable=failed.retryable, retry_after_s=failed.retry_after_s)
     except TaskDeferred as deferred:
@@ -101,7 +102,7 @@ async def run_grant(
             first.reason if first is not None and first.reason is not None else Reason.EXECUTOR_ERROR,
             first.detail if first is not None else "the executor gave no outcome",
         )
-    manifest = manifest_of(grant, execution, worker=tools.worker, versions={**versions, task.kind: executor.version})
+    manifest = manifest_of(grant, execution, worker=used.worker, versions={**versions, task.kind: executor.version})
     return Executed(grant=grant, manifest=manifest, ran_s=clock() - began)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import random
@@ -13,13 +14,15 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from swarm.door_client import DoorClient, open_door, trust_certificates
-from swarm.errors import DoorRefused, DoorUnreachable, UntrustedSettings
+from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
 from swarm.identity import Identity, open_identity
 from swarm.signing import JoinLink
-from swarm.wire import CancelPush, Hello, Nudge, PausePush, Turn, TurnAnswer, TurnRefused
+from swarm.wire import CancelPush, Frame, Hello, Nudge, PausePush, Turn, TurnAnswer, TurnRefused, decode
 from tests.unit.door_server import DoorServer, frame, open_door_server
 
 pytestmark = pytest.mark.timeout(20)
@@ -338,6 +341,12 @@ async def test_where_websockets_do_not_pass_turns_go_by_post(
         assert await door.turn(turn()) == TurnAnswer(n=1)
         assert door.connected
     assert [one.n for one in server.posted] == [1]
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_of_a_door_are_a_frame_or_malformed(sent: bytes) -> None:
+    with contextlib.suppress(MalformedInput):
+        decode(sent, Frame)  # type: ignore[arg-type]
 
 
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -158,7 +158,7 @@ async def run(executor: object, **more: object) -> Executed | Broken | Deferred:
     return await run_grant(
         grant(**more),
         {"mine": executor},
-        tools(),
+        lambda _: tools(),
         versions={},
         clock=trio.current_time,  # type: ignore[dict-item]
     )
@@ -192,7 +192,7 @@ async def test_a_task_of_which_no_url_gave_data_fails_with_the_first_reason() ->
 
 
 async def test_an_unknown_kind_is_a_failure_of_the_task() -> None:
-    result = await run_grant(grant("alien"), {}, tools(), versions={}, clock=trio.current_time)
+    result = await run_grant(grant("alien"), {}, lambda _: tools(), versions={}, clock=trio.current_time)
     assert isinstance(result, Broken)
     assert result.reason == "bad_spec"
 
