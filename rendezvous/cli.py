@@ -7,29 +7,23 @@ what and one of what to do; the traceback is in the debug log.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from rendezvous.command import apply, duration_of, find, open_ledger_engine, options, settings_of
+from rendezvous.money_commands import deposit, wallet, withdraw
 from rendezvous.settings import RootSettings
 from swarm.errors import ConfigurationError, DirectoryLocked, SwarmError, UnreachableError
-from swarm.settings import ENVIRONMENT_PREFIX, Declared, declared, duration_s, load, nearest
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
-
-    from rendezvous.directory import RootDirectory
-    from rendezvous.ledger.ops import Op
+from swarm.settings import declared, nearest
 
 __all__ = ["cli", "main"]
 
-VARIABLES: Final = f"{ENVIRONMENT_PREFIX}ROOT_"
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 EXIT_LOCKED: Final = 6
@@ -76,38 +70,6 @@ def _complain(what: str, hint: str | None) -> None:
         click.echo(f"       {line}", err=True)
 
 
-def _options(*only: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of a section's settings, from their one declaration."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for one in reversed(declared(RootSettings, prefix=VARIABLES)):
-            if not only or one.field in only:
-                function = click.option(
-                    f"--{one.option}",
-                    one.field,
-                    multiple=one.many,
-                    metavar="|".join(one.choices) if one.choices else (one.unit or "TEXT").upper(),
-                    help=_help(one),
-                    hidden=one.hidden,
-                )(function)
-        return function
-
-    return decorate
-
-
-def _help(one: Declared) -> str:
-    default = one.default
-    shown = {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default
-    if hasattr(default, "url"):
-        shown = f"{default.host}:{default.port}"
-    told = "" if shown in (None, ()) else f"; default {shown}"
-    return f"{one.help} [{one.variable}{told}]"
-
-
-def _settings(given: Mapping[str, Any]) -> RootSettings:
-    return load(RootSettings, given, os.environ, prefix=VARIABLES)
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Begin with: swarm-root run")
 @click.version_option(package_name="task-swarm", message="%(version)s")
 def cli() -> None:
@@ -115,12 +77,12 @@ def cli() -> None:
 
 
 @cli.command()
-@_options("data", "name")
+@options("data", "name")
 def init(**given: Any) -> None:
     """Make a data directory with a new swarm's key. `run` does it too."""
     from rendezvous.directory import open_directory
 
-    settings = _settings(given)
+    settings = settings_of(given)
     with open_directory(settings.data, name=settings.name) as directory:
         from swarm.signing import peer_id_from_seed
 
@@ -129,12 +91,12 @@ def init(**given: Any) -> None:
 
 
 @cli.command(name="run")
-@_options()
+@options()
 def run_root(**given: Any) -> None:
     """Run the root until it is told to stop (SIGINT or SIGTERM)."""
     from swarm.logs import configure
 
-    settings = _settings(given)
+    settings = settings_of(given)
     configure(level=settings.log_level)
     asyncio.run(_run(settings))
 
@@ -188,7 +150,7 @@ def _write_profile(where: Any, environment: Mapping[str, str]) -> Path | None:
 
 
 @cli.command()
-@_options("data", "ledger")
+@options("data", "ledger")
 @click.option("--uses", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="how many may join by it")
 @click.option("--expires-in", default="7d", show_default=True, help="how long it is good for")
 @click.option("--url", help="the door's URL; by default where the root ran last")
@@ -197,13 +159,13 @@ def invite(uses: int, expires_in: str, url: str | None, **given: Any) -> None:
     from rendezvous.wiring import new_invite
     from swarm.signing import JoinLink, format_join_link, peer_id_from_seed
 
-    settings = _settings(given)
-    directory = _find(settings)
+    settings = settings_of(given)
+    directory = find(settings)
     door = url or directory.swarm.url
     if door is None:
         raise ConfigurationError("the root never ran, so where its door is isn't known", hint="give --url")
-    secret, op = new_invite(uses=uses, expires_in_s=_duration(expires_in, "--expires-in"))
-    _apply(settings, op)
+    secret, op = new_invite(uses=uses, expires_in_s=duration_of(expires_in, "--expires-in"))
+    apply(settings, op)
     link = JoinLink(url=door.rstrip("/"), invite=secret, key_id=peer_id_from_seed(directory.seed))
     click.echo(format_join_link(link))
 
@@ -216,7 +178,7 @@ def keys() -> None:
 @keys.command(name="add")
 @click.argument("role", type=click.Choice(["requester", "operator"]))
 @click.argument("name")
-@_options("data", "ledger")
+@options("data", "ledger")
 def add_key(role: str, name: str, **given: Any) -> None:
     """Print a new key; one that NAME had in this role stops working."""
     from rendezvous.door.auth import digest_of, new_key
@@ -225,97 +187,57 @@ def add_key(role: str, name: str, **given: Any) -> None:
 
     if not (name.isprintable() and 0 < len(name) <= 64):
         raise ConfigurationError("a name has 1 to 64 printable characters")
-    settings = _settings(given)
-    _find(settings)
+    settings = settings_of(given)
+    find(settings)
     key = new_key(Role(role))
-    _apply(settings, PutKey(digest=digest_of(key), role=Role(role), owner=name))
+    apply(settings, PutKey(digest=digest_of(key), role=Role(role), owner=name))
     click.echo(key)
     click.echo(f"this is the key of {role} {name}; it isn't shown again", err=True)
 
 
 @keys.command(name="list")
-@_options("data", "ledger")
+@options("data", "ledger")
 def list_keys(**given: Any) -> None:
     """List whose keys there are; the keys themselves are stored as hashes only."""
     import sqlalchemy as sa
 
     from rendezvous.ledger.tables import api_keys
 
-    settings = _settings(given)
-    _find(settings)
+    settings = settings_of(given)
+    find(settings)
     wanted = sa.select(api_keys.c.role, api_keys.c.owner, api_keys.c.revoked_at).order_by("role", "owner")
-    with _engine(settings) as engine, engine.connect() as connection:
+    with open_ledger_engine(settings) as engine, engine.connect() as connection:
         for role, owner, revoked_at in connection.execute(wanted):
             click.echo(f"{role}\t{owner}\t{'good' if revoked_at is None else 'revoked'}")
 
 
 @keys.command(name="revoke")
 @click.argument("name")
-@_options("data", "ledger")
+@options("data", "ledger")
 def revoke_keys(name: str, **given: Any) -> None:
     """Revoke all keys of NAME (a requester, an operator, a worker's address); works within seconds."""
     from rendezvous.ledger.ops import RevokeKey
 
-    settings = _settings(given)
-    _find(settings)
-    revoked = _apply(settings, RevokeKey(owner=name))
+    settings = settings_of(given)
+    find(settings)
+    revoked = apply(settings, RevokeKey(owner=name))
     if not revoked:
         raise ConfigurationError(f"nobody called {name} has a key", hint="swarm-root keys list shows who has")
     click.echo(f"revoked {revoked} keys of {name}")
 
 
 @cli.command()
-@_options("data", "ledger", "ipfs")
+@options("data", "ledger", "ipfs")
 @click.option("--min-age", default="1h", show_default=True, help="leave alone what was stored within this time")
 def gc(min_age: str, **given: Any) -> None:
     """Delete stored blocks that no result in the ledger names."""
     from rendezvous.collect import collect
 
-    settings = _settings(given)
-    min_age_s = _duration(min_age, "--min-age")
-    deleted, freed_bytes = asyncio.run(collect(settings, _find(settings), min_age_s=min_age_s))
+    settings = settings_of(given)
+    min_age_s = duration_of(min_age, "--min-age")
+    deleted, freed_bytes = asyncio.run(collect(settings, find(settings), min_age_s=min_age_s))
     click.echo(f"deleted {deleted} blocks, {freed_bytes} bytes")
 
 
-def _duration(given: str, option: str) -> float:
-    try:
-        return duration_s(given)
-    except ValueError as fault:
-        raise ConfigurationError(f"{option}: {given!r} isn't {fault}") from None
-
-
-def _find(settings: RootSettings) -> RootDirectory:
-    from rendezvous.directory import find_directory
-
-    return find_directory(settings.data)
-
-
-@contextlib.contextmanager
-def _engine(settings: RootSettings) -> Iterator[Engine]:
-    """The ledger's database; a running root may have it open too."""
-    from rendezvous.ledger.engine import open_engine
-    from rendezvous.ledger.migrate import migrate
-
-    engine = open_engine(settings.ledger or _find(settings).ledger_url)
-    try:
-        migrate(engine)
-        yield engine
-    finally:
-        engine.dispose()
-
-
-def _apply(settings: RootSettings, op: Op) -> Any:
-    """Do one operation, as a writer beside the root's own."""
-    import time
-
-    from rendezvous.ledger.transitions import LedgerCore
-
-    with _engine(settings) as engine:
-        core = LedgerCore(engine)
-        try:
-            (answer,) = core.apply([op], now=time.time()).answers
-        finally:
-            core.close()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+for command in (wallet, deposit, withdraw):
+    cli.add_command(command)

@@ -30,6 +30,7 @@ SWARM_FILE: Final = "swarm.json"
 LEDGER: Final = "ledger.sqlite"
 BLOCKS: Final = "blocks"
 KNOWN_PEERS: Final = "peers.json"
+WALLET: Final = "wallet.json"
 _SEED_BYTES: Final = 32
 
 
@@ -68,6 +69,11 @@ class RootDirectory:
     def known_peers(self) -> Path:
         """Where the peer keeps whom it met."""
         return self.path / KNOWN_PEERS
+
+    @property
+    def wallet(self) -> Path:
+        """The encrypted keystore of the key that pays, where this root has one."""
+        return self.path / WALLET
 
     @property
     def operator_key_file(self) -> Path:

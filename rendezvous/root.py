@@ -140,7 +140,9 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         directory = stack.enter_context(open_directory(settings.data, name=settings.name))
         directory = directory.keep(url=settings.url, name=settings.name, p2p_port=_peer_port(settings, directory))
         charter = charter_of(settings, directory)
-        signer = open_signer(settings.chain_key, settings.chain_passphrase_file) if settings.chain_key else None
+        signer = None
+        if settings.rpc is not None:
+            signer = open_signer(settings.chain_key or directory.wallet, settings.passphrase_file)
         place = Place(charter, ipfs=rpc_multiaddr(settings))
         peer = _peer(settings, directory, charter, place) if settings.p2p else None
         if peer is not None:

@@ -165,8 +165,14 @@ class RootSettings:
         secret=True,
     )
     contract: str | None = setting("the address of the escrow contract", default=None, parse=_address)
-    chain_key: Path | None = setting("the encrypted keystore of the key that pays", default=None, parse=directory)
-    chain_passphrase_file: Path | None = setting("the file of its passphrase", default=None, parse=directory)
+    chain_key: Path | None = setting(
+        "the encrypted keystore of the key that pays; by default wallet.json in the data directory",
+        default=None,
+        parse=directory,
+    )
+    passphrase_file: Path | None = setting(
+        "the file of its passphrase; without it the terminal is asked", default=None, parse=directory
+    )
     finality: int = setting(
         "a transaction is final with so many blocks on top of its own", default=12, parse=_blocks, unit="blocks"
     )
@@ -202,12 +208,15 @@ class RootSettings:
             raise ConfigurationError(
                 f"--allow has no effect with --admission {self.effective_admission}", hint="add --admission allowlist"
             )
-        chain = {"--rpc": self.rpc, "--contract": self.contract, "--chain-key": self.chain_key}
-        missing = [name for name, value in chain.items() if value is None]
-        if 0 < len(missing) < len(chain):
+        if (self.rpc is None) != (self.contract is None):
+            missing = "--rpc" if self.rpc is None else "--contract"
             raise ConfigurationError(
-                f"--rpc, --contract and --chain-key go together; {' and '.join(missing)} isn't given",
-                hint="give all three for a swarm that pays, or none",
+                f"--rpc and --contract go together; {missing} isn't given",
+                hint="give both for a swarm that pays, or none",
+            )
+        if self.chain_key is not None and self.rpc is None:
+            raise ConfigurationError(
+                "--chain-key has no effect without --rpc and --contract", hint="give all three for a swarm that pays"
             )
         if self.first_lease <= 0:
             raise ConfigurationError("--first-lease must be above 0", hint="60 is the default")

@@ -21,8 +21,8 @@ if os.environ.get("HOME") != HOME:
 import attrs
 import click
 
-from rendezvous.cli import VARIABLES as ROOT_VARIABLES
 from rendezvous.cli import cli as root_cli
+from rendezvous.command import VARIABLES as ROOT_VARIABLES
 from rendezvous.door.call import ANYONE
 from rendezvous.door.envelope import STATUS_OF
 from rendezvous.door.routes import ROUTES

@@ -5,13 +5,12 @@ It stands in no log, ``repr``, ledger or command line.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rendezvous.chain.keystore import keystore_address, read_passphrase, unlock
 from rendezvous.chain.sender import SignedTransaction
-from swarm.errors import ConfigurationError
 from swarm.model import Address
 
 __all__ = ["LocalSigner", "open_signer"]
@@ -40,28 +39,10 @@ class LocalSigner:
 
 
 def open_signer(keystore: Path, passphrase_file: Path | None) -> LocalSigner:
-    """Unlock a keystore (Web3 Secret Storage, as geth and others write it).
+    """Unlock a keystore; without a passphrase file the terminal is asked.
 
     Raises:
         ConfigurationError: a file can't be read, or the passphrase isn't the keystore's.
     """
-    from eth_account import Account
-
-    if passphrase_file is None:
-        raise ConfigurationError("the keystore's passphrase isn't known", hint="give --chain-passphrase-file")
-    try:
-        encrypted = json.loads(keystore.read_bytes())
-        passphrase = passphrase_file.read_text().removesuffix("\n")
-    except OSError as fault:
-        raise ConfigurationError(f"{fault.filename} can't be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise ConfigurationError(
-            f"{keystore} isn't a keystore", hint="it is the JSON file of an encrypted key"
-        ) from fault
-    try:
-        key = Account.decrypt(encrypted, passphrase)
-    except (ValueError, TypeError, KeyError, NotImplementedError) as fault:
-        raise ConfigurationError(
-            f"{keystore} can't be unlocked: {fault}", hint="is it the passphrase of this keystore?"
-        ) from None
-    return LocalSigner(bytes(key))
+    keystore_address(keystore)  # before anybody is asked for a passphrase
+    return LocalSigner(unlock(keystore, read_passphrase(passphrase_file)))

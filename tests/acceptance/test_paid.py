@@ -77,7 +77,7 @@ def paid(hardhat: Hardhat, tmp_path: Path) -> Iterator[Paid]:
     for file in (keystore, passphrase):
         file.chmod(0o600)
     options = ("--rpc", hardhat.url, "--contract", chain.contract, "--chain-key", str(keystore))
-    more = ("--chain-passphrase-file", str(passphrase), "--finality", "2", "--host-rate", "0", "--p2p", "off")
+    more = ("--passphrase-file", str(passphrase), "--finality", "2", "--host-rate", "0", "--p2p", "off")
     yield Paid(hardhat.url, chain, (*options, *more))
     asyncio.run(tear_down())
 
