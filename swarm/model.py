@@ -145,7 +145,8 @@ MOVES: Final[Mapping[Move, Rule]] = {
     Move.WAKE: _rule({_W}, {_P}, {Actor.LEDGER}),
     Move.GRANT: _rule({_P}, {_A}, {Actor.WORKER}),
     Move.RENEW: _rule({_A}, {_A}, {Actor.ASSIGNEE}),
-    Move.COMPLETE: _rule({_A}, {_C}, {Actor.ASSIGNEE}),
+    # a funded task's result that crossed its cancelling on the way is honoured, while the lease would have run
+    Move.COMPLETE: _rule({_A, _X}, {_C}, {Actor.ASSIGNEE}),
     Move.RELEASE: _rule({_A}, {_P}, {Actor.ASSIGNEE, Actor.LEDGER, Actor.OPERATOR}),
     Move.EXPIRE_LEASE: _rule({_A}, {_P, _F}, {Actor.LEDGER}),
     Move.QUARANTINE: _rule({_A}, {_P}, {Actor.LEDGER, Actor.OPERATOR}),

@@ -56,6 +56,7 @@ __all__ = [
     "Purse",
     "add_intent",
     "claim_sender",
+    "honours",
     "record",
     "resume_sender",
     "retry_parked",
@@ -83,7 +84,7 @@ class Purse:
     def __init__(self, *, payer: Address | None) -> None:
         self._payer: Final = payer
         self._fundings: list[tuple[TaskId, int, str]] = []
-        self._settlements: list[tuple[TaskId, int, IntentKind]] = []
+        self._settlements: list[tuple[TaskId, int, IntentKind, float | None]] = []
         self._replayed: list[TaskId] = []
 
     def __bool__(self) -> bool:
@@ -99,7 +100,9 @@ class Purse:
             paying = row.status is Status.COMPLETED
             if not paying or row.accepted is not None:
                 kind = IntentKind.COMPLETE if paying else IntentKind.FAIL
-                self._settlements.append((row.id, row.funding_generation, kind))
+                # A refund waits for a result that may still be on its way to a task that was just cancelled.
+                not_before = row.lease_until if move is Move.CANCEL else None
+                self._settlements.append((row.id, row.funding_generation, kind, not_before))
 
     def write(
         self, connection: WriterConnection, statements: MoneyStatements, *, number: Callable[[], int], now: float
@@ -129,11 +132,25 @@ class Purse:
             ]
             if connection.many(statements.insert_intent, rows) != len(rows):
                 raise StatementFailed("a task was to be funded twice in one generation")
-        for task, generation, kind in settlements:
+        for task, generation, kind, not_before in settlements:
             key = task_key(task, generation)
             if kind is IntentKind.FAIL and connection.run(statements.void_funding, now, key):
                 continue
-            connection.run(statements.insert_settlement, number(), kind.value, None, now, key)
+            if kind is IntentKind.COMPLETE and connection.run(statements.pay_instead, key):
+                continue
+            connection.run(statements.insert_settlement, number(), kind.value, not_before, now, key)
+
+
+def honours(unit: Unit, row: TaskRow, worker: int, fence: int) -> bool:
+    """Whether a result for a cancelled task counts nevertheless.
+
+    It does if the worker's lease would still run, the task was funded, and nobody has signed its refund yet.
+    """
+    late = row.lease_until is None or row.lease_until <= unit.now
+    if row.status is not Status.CANCELLED or (row.worker, row.fence) != (worker, fence) or late:
+        return False
+    key = task_key(row.id, row.funding_generation)
+    return bool(unit.connection.rows(unit.statements.money.open_refund, key))
 
 
 def _intent(

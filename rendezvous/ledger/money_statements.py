@@ -95,6 +95,31 @@ class MoneyStatements:
         self.insert_settlement = self._compile(
             statement.on_conflict_do_nothing(), "new_n", "new_kind", "new_not_before", "now", "the_key"
         )
+        refund = (
+            intents.c.slot == _word(IntentKind.FAIL.slot),
+            intents.c.key == bindparam("the_key"),
+            intents.c.kind == _word(IntentKind.FAIL),
+            intents.c.state == _word(IntentState.QUEUED),
+        )
+        self.open_refund = self._compile(sa.select(intents.c.n).where(*refund), "the_key")
+        paid = (
+            sa.select(sa.func.coalesce(workers.c.payout, workers.c.address), tasks.c.result)
+            .select_from(tasks.join(workers, workers.c.n == tasks.c.worker))
+            .where(tasks.c.id == intents.c.task)
+        )
+        payee, result = paid.selected_columns
+        #: A refund that nobody has signed becomes a payment: the result came after all.
+        self.pay_instead = self._compile(
+            sa.update(intents)
+            .where(*refund)
+            .values(
+                kind=_word(IntentKind.COMPLETE),
+                payee=paid.with_only_columns(payee).scalar_subquery(),
+                output=paid.with_only_columns(result).scalar_subquery(),
+                not_before=sa.null(),
+            ),
+            "the_key",
+        )
         #: A funding that was never signed is called off with its task: the chain needn't hear of either.
         self.void_funding = self._compile(
             sa.update(intents)
@@ -208,16 +233,7 @@ class MoneyStatements:
         )
         #: A refund that waits for its funding to be final is called off together with it.
         self.void_refund = self._compile(
-            sa.update(intents)
-            .where(
-                intents.c.slot == _word(IntentKind.FAIL.slot),
-                intents.c.key == bindparam("the_key"),
-                intents.c.kind == _word(IntentKind.FAIL),
-                intents.c.state == _word(IntentState.QUEUED),
-            )
-            .values(state=_word(IntentState.VOID), done_at=_NOW),
-            "now",
-            "the_key",
+            sa.update(intents).where(*refund).values(state=_word(IntentState.VOID), done_at=_NOW), "now", "the_key"
         )
         self.unsettled = self._compile(
             sa.select(intents.c.task).where(

@@ -20,13 +20,17 @@ __all__ = ["cancel", "replay"]
 
 
 def cancel(unit: Unit, op: Cancel) -> tuple[Ended, ...]:
-    """Call tasks off. A worker that holds one is told at its next turn, and its result is refused."""
+    """Call tasks off. A worker that holds one is told at its next turn, and its result is refused.
+
+    But where the task was funded, a result that was on its way already is honoured (``money.honours``).
+    """
 
     def one(row: TaskRow) -> Status | Refusal:
         if row.status in TERMINAL:
             return _wrong_status(row, "cancelled")
         unit.touch(row)
-        row.lease_until = None
+        if row.status is not Status.ACTIVE or row.reward_wei == "0":
+            row.lease_until = None  # a funded one keeps it: until then a result on its way is honoured
         row.wake_at = None
         unit.move(row, Move.CANCEL, Status.CANCELLED, _actor(op.owner), who=_operator(op))
         return row.status

@@ -18,6 +18,7 @@ from rendezvous.ledger.guards import (
     repeated_release,
     repeated_result,
 )
+from rendezvous.ledger.money import honours
 from rendezvous.ledger.ops import (
     DoneItem,
     Ended,
@@ -161,7 +162,7 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
     if stored is not None:
         return stored
     refusal = check_lease(row, worker.n, item.fence, now=unit.now)
-    if refusal is not None:
+    if refusal is not None and not honours(unit, row, worker.n, item.fence):
         return refusal
     unit.touch(row)
     row.attempts += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rendezvous.chain.escrow import TaskState
 from rendezvous.ledger.money_ops import IntentState
-from swarm.model import Status
+from swarm.model import Refusal, Status
 from tests.chain.hardhat import Chain
 from tests.chain.pay_world import ALICE, BOB, REWARD, PayWorld, check_books
 from tests.rendezvous.ledger_world import new_task
@@ -91,3 +91,32 @@ async def test_a_task_without_a_reward_has_nothing_to_do_with_the_chain(world: P
     world.run_task()
     await world.settle_down(times=1)
     assert world.intents() == []
+
+
+async def test_a_result_that_crossed_its_cancelling_is_honoured_and_paid(world: PayWorld) -> None:
+    task = world.one(reward_wei=REWARD)
+    await world.settle_down(times=1)
+    (lease,) = world.claim(ALICE)
+    assert world.cancel(task) == [Status.CANCELLED]
+    await world.settle_down(times=1)  # the refund waits for the lease's end
+    assert (await world.chain_task(task)).state is TaskState.OPEN
+    assert world.complete(ALICE, lease) is Status.COMPLETED
+    await world.settle_down()
+    assert (await world.chain_task(task)).state is TaskState.PAID
+    assert world.view(task).paid is not None
+    await check_books(world)
+
+
+async def test_a_result_after_the_refund_was_signed_is_refused(world: PayWorld) -> None:
+    task = world.one(reward_wei=REWARD)
+    await world.settle_down(times=1)
+    (lease,) = world.claim(ALICE)
+    world.cancel(task)
+    world.later(61.0)
+    await world.rounds()
+    refused = world.complete(ALICE, lease)
+    assert isinstance(refused, Refusal)
+    await world.settle_down()
+    assert (await world.chain_task(task)).state is TaskState.FAILED
+    assert world.view(task).status == "cancelled"
+    await check_books(world)
