@@ -84,6 +84,7 @@ class Dialer(INotifee):
             self._add_root(address)
         self._changed = trio.Event()
         self._hurried = trio.Event()
+        self._met = trio.Event()
         self._to_drop: list[str] = []
         self._dialling: set[str] = set()
 
@@ -142,7 +143,9 @@ class Dialer(INotifee):
     # ── libp2p tells us of connections ────────────────────────────────────────────────────────────────────────────
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
-        """Not of interest: who dials waits for it."""
+        """A connection is up: whoever was alone may look again."""
+        self._met.set()
+        self._met = trio.Event()
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         """A connection is gone: see at once whether it was a root's."""
@@ -164,6 +167,10 @@ class Dialer(INotifee):
         """Try the roots that are away at once: there is a sign that they are back."""
         self._hurried.set()
         self._hurried = trio.Event()
+
+    async def connection_made(self) -> None:
+        """Wait until there is a new connection."""
+        await self._met.wait()
 
     async def connection_lost(self) -> None:
         """Wait until a connection is gone."""
