@@ -57,7 +57,7 @@ from swarm.errors import RpcSaid, RpcUnreachable, SwarmError
 from swarm.model import Address, Wei
 from swarm.vouchers import chain_task_id
 
-__all__ = ["Books", "SenderLost", "SignedTransaction", "Signer", "TransactionSender"]
+__all__ = ["Books", "Round", "SenderLost", "SignedTransaction", "Signer", "TransactionSender"]
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from rendezvous.chain.audit import compare
 from rendezvous.chain.escrow import ChainTask, TaskState
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc
-from rendezvous.chain.sender import Signer, TransactionSender
+from rendezvous.chain.sender import Round, Signer, TransactionSender
 from rendezvous.ledger.money_ops import Book, ClaimSender, Intent, IntentState, Record, Sender, SenderHeld
 from rendezvous.ledger.ops import WorkerRef
 from rendezvous.ledger.settings import LedgerSettings
@@ -109,12 +109,14 @@ class PayWorld(World):
             if not done.moved:
                 return
 
-    async def one_round(self) -> None:
+    async def one_round(self) -> Round:
         """A single round."""
         if self.sender is None:
             await self.claim_key()
         assert self.sender is not None
-        self.worries = (await self.sender.round()).worries
+        done = await self.sender.round()
+        self.worries = done.worries
+        return done
 
     async def settle_down(self, blocks: int = 3, times: int = 3) -> None:
         """Rounds and blocks by turns, until everything that can be final is."""
