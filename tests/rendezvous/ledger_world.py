@@ -83,9 +83,11 @@ class World:
         self.open()
 
     def open(self) -> None:
-        """Open, or open again after ``crash``."""
+        """Open, or open again after a crash."""
+        fresh = not self.path.exists()
         self.engine = open_engine(str(self.path))
-        migrate(self.engine)
+        if fresh:
+            migrate(self.engine)
         self.reading = open_reading_engine(str(self.path))
         self.core = LedgerCore(self.engine, rng=random.Random(7), settings=self.settings)
         self.reader = LedgerReader(self.reading)
@@ -212,12 +214,14 @@ def check_consistency(world: World) -> None:
             lane: (priority, seq)
             for lane, priority, seq in rows("SELECT n, head_priority, head_seq FROM lanes WHERE head_seq IS NOT NULL")
         } == heads
-        last = dict(tuple(row) for row in rows("SELECT seq, max(id) FROM events GROUP BY seq"))
+        histories: dict[int, list[Any]] = {}
+        for event in rows("SELECT * FROM events ORDER BY id"):
+            histories.setdefault(event.seq, []).append(event)
         for task in rows("SELECT seq, status, fence, events, last_event, worker, lease_until FROM tasks"):
-            history = rows(f"SELECT * FROM events WHERE seq = {task.seq} ORDER BY id")  # noqa: S608
+            history = histories[task.seq]
             assert [event.n for event in history] == list(range(1, task.events + 1))
             assert [event.previous for event in history] == [None, *(event.id for event in history[:-1])]
-            assert last[task.seq] == task.last_event
+            assert history[-1].id == task.last_event
             assert history[-1].target == task.status
             assert [event.source for event in history[1:]] == [event.target for event in history[:-1]]
             fences = [event.fence for event in history if event.move == "granted"]
@@ -226,11 +230,12 @@ def check_consistency(world: World) -> None:
             if task.status == "active":
                 assert task.worker is not None
                 assert task.lease_until is not None
-        fences = [row.fence for row in rows("SELECT fence FROM events WHERE move = 'granted' ORDER BY id")]
+        events = sorted((event for history in histories.values() for event in history), key=lambda event: event.id)
+        fences = [event.fence for event in events if event.move == "granted"]
         assert fences == sorted(set(fences)), "fences rise strictly over all grants"
         counters = dict(tuple(row) for row in rows("SELECT name, value FROM counters"))
         assert counters.get("fence", 0) >= max(fences, default=0)
-        assert counters.get("event", 0) >= max(last.values(), default=0)
+        assert counters.get("event", 0) >= max((event.id for event in events), default=0)
         assert not rows("SELECT seq FROM tasks EXCEPT SELECT seq FROM task_bodies")
 
 

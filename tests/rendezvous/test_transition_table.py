@@ -6,6 +6,7 @@ alone. It says what each report must be answered; after each step the tables are
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 from pathlib import Path
@@ -45,7 +46,8 @@ REASONS: Final = ("timeout", "http_4xx", "blocked")
 LEASE_S: Final = 60.0
 
 workers = st.sampled_from(WORKERS)
-anything = st.randoms(use_true_random=False)
+#: Uniform choices: hypothesis' own prefer the smallest, and most turns would then say nothing.
+chances = st.integers(0, 2**32 - 1).map(random.Random)
 
 
 @attrs.define
@@ -84,6 +86,7 @@ class LedgerMachine(RuleBasedStateMachine):
         path = self.directory / "ledger.sqlite"
         shutil.copy(self.template, path)
         self.world = World(path, LedgerSettings(host_rate_per_s=0.2 if paced else 0.0, host_burst=3.0))
+        self.submit_tasks([(5, HOSTS[0], 0.0), (5, HOSTS[1], 0.0), (7, HOSTS[0], 0.0), (2, HOSTS[1], 40.0)])
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -146,6 +149,9 @@ class LedgerMachine(RuleBasedStateMachine):
         )
     )
     def submit(self, tasks: list[tuple[int, str, float]]) -> None:
+        self.submit_tasks(tasks)
+
+    def submit_tasks(self, tasks: list[tuple[int, str, float]]) -> None:
         new = [new_task(priority=priority, host=host, not_before_s=delay) for priority, host, delay in tasks]
         self.do(
             Submit(owner="owner", job=str(uuid6.uuid7()), job_named=False, name=None, tasks=tuple(new)),
@@ -153,11 +159,14 @@ class LedgerMachine(RuleBasedStateMachine):
         for task in new:
             assert self.tasks[task.id].status is (Status.WAITING if task.not_before_s else Status.PENDING)
 
-    def a_turn(self, worker: WorkerRef, chance: Any) -> TakeTurn:
+    def a_turn(self, worker: WorkerRef, chance: random.Random) -> TakeTurn:
         """A turn that says some true and some outdated things."""
         own = [lease for who, lease in self.leases if who == worker]
         foreign = [lease for who, lease in self.leases if who != worker]
-        pool = own[-6:] + foreign[-2:]
+        live = [lease for lease in own if self.tasks[lease.task].is_held(worker, lease.fence, self.world.now)]
+        pool = list(
+            dict.fromkeys(live + chance.sample(own, min(len(own), 2)) + chance.sample(foreign, min(len(foreign), 1)))
+        )
         chance.shuffle(pool)
         said: dict[str, list[Any]] = {"done": [], "failed": [], "released": [], "held": [], "renew": []}
         for lease in pool:
@@ -183,18 +192,26 @@ class LedgerMachine(RuleBasedStateMachine):
             **{name: tuple(items) for name, items in said.items()},
         )
 
-    @rule(worker=workers, chance=anything)
-    def turn(self, worker: WorkerRef, chance: Any) -> None:
-        op = self.a_turn(worker, chance)
-        before = {task: attrs.evolve(known) for task, known in self.tasks.items()}
-        (result,) = self.do(op)
-        self.check_turn(op, result, before)
+    @rule(chance=chances)
+    def turns(self, chance: random.Random) -> None:
+        """Some turns of some workers, one after another, with time between them."""
+        for _ in range(4):
+            self.world.now += chance.choice([0.1, 1.0, 10.0, 30.0])
+            worker = chance.choice(WORKERS)
+            op = self.a_turn(worker, chance)
+            before = {task: attrs.evolve(known) for task, known in self.tasks.items()}
+            (result,) = self.do(op)
+            self.check_turn(op, result, before)
 
-    @rule(chance=anything)
-    def turns_of_one_group(self, chance: Any) -> None:
+    @rule(chance=chances)
+    def turns_of_one_group(self, chance: random.Random) -> None:
         ops = [self.a_turn(worker, chance) for worker in WORKERS]
         results = self.do(*ops)
         for op, result in zip(ops, results, strict=True):
+            for ended in result.ended:
+                if ended.outcome is Status.COMPLETED:
+                    said = [item.cid for item in op.done if item.task == ended.task and item.fence == ended.fence]
+                    self.tasks[ended.task].result = said[0]
             self.note_grants(op, result)
 
     def note_grants(self, op: TakeTurn, result: TurnResult) -> None:
@@ -252,17 +269,21 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             assert outcome.code in (RefusalCode.LEASE_EXPIRED, RefusalCode.WRONG_STATUS)
 
-    @rule(seconds=st.sampled_from((0.5, 5.0, 20.0, 61.0, 700.0)))
+    @rule(seconds=st.sampled_from((0.5, 20.0, 61.0)))
     def time_passes(self, seconds: float) -> None:
         self.world.now += seconds
 
-    @rule()
     def sweep(self) -> None:
         due_s = 0.0
         while due_s == 0.0:
             (due_s,) = self.do(Sweep())
         for known in self.tasks.values():
             assert known.status is not Status.ACTIVE or known.lease_until > self.world.now
+
+    @rule(chance=chances)
+    def time_passes_and_is_swept(self, chance: random.Random) -> None:
+        self.world.now += chance.choice([20.0, 61.0, 650.0])
+        self.sweep()
 
     @rule()
     def rearm(self) -> None:
@@ -272,16 +293,16 @@ class LedgerMachine(RuleBasedStateMachine):
                 known.lease_until = max(known.lease_until, self.world.now + LEASE_S)
 
     @precondition(lambda self: self.tasks)
-    @rule(chance=anything)
-    def cancel(self, chance: Any) -> None:
+    @rule(chance=chances)
+    def cancel(self, chance: random.Random) -> None:
         task = chance.choice(sorted(self.tasks))
         ended_before = self.tasks[task].status in TERMINAL
         ((ended,),) = self.do(Cancel(owner="owner", who="owner", tasks=(task,)))
         assert isinstance(ended.outcome, Refusal) == ended_before
 
     @precondition(lambda self: self.tasks)
-    @rule(chance=anything)
-    def replay(self, chance: Any) -> None:
+    @rule(chance=chances)
+    def replay(self, chance: random.Random) -> None:
         task = chance.choice(sorted(self.tasks))
         failed_before = self.tasks[task].status is Status.FAILED
         ((ended,),) = self.do(Replay(owner=None, who="operator", tasks=(task,)))
@@ -304,8 +325,8 @@ class LedgerMachine(RuleBasedStateMachine):
         held = sum(known.status is Status.ACTIVE and known.holder == worker for known in self.tasks.values())
         assert self.do(RemoveWorker(worker=worker, who="operator")) == [held]
 
-    @rule(chance=anything)
-    def crash_before_commit_and_open_again(self, chance: Any) -> None:
+    @rule(chance=chances)
+    def crash_before_commit_and_open_again(self, chance: random.Random) -> None:
         """A group is done but for its COMMIT when the process dies: nothing of it happened."""
 
         def die() -> None:
@@ -335,7 +356,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for task, known in self.tasks.items():
             row = rows[task]
             assert (row.status, row.fence, row.attempts) == (known.status.value, known.fence, known.attempts)
-            assert [event.move for event in self.world.reader.history(task)] == [str(move) for move in known.history]
+            assert row.events == len(known.history)
             if known.status is Status.ACTIVE:
                 assert row.lease_until == pytest.approx(known.lease_until)
 
@@ -353,8 +374,8 @@ def test_no_order_of_events_leaves_the_transition_table(template: Path, monkeypa
     LedgerMachine.template = template
     case = LedgerMachine.TestCase
     case.settings = settings(
-        max_examples=40,
-        stateful_step_count=30,
+        max_examples=60,
+        stateful_step_count=25,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )
