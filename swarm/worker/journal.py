@@ -134,6 +134,7 @@ class Journal:
     async def _commit(self, statement: _Statement) -> None:
         """Write a statement, and whatever waits with it, in one transaction: one sync of the disk for all."""
         ticket = self._queue(statement)
+        await trio.lowlevel.checkpoint()  # whoever is ready to write now comes along
         async with self._committing:
             if self._committed < ticket:
                 await self.flush()

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Uploads at a time; they wait for the network and the disk, not for the CPU.
-UPLOADERS: Final = 4
 UPLOAD_TIMEOUT_S: Final = 30.0
 #: Grants that were stopped before they began stay in the channel until a slot reads them.
 GRANTS_PER_SLOT: Final = 4
@@ -244,7 +242,7 @@ async def work(
         )
         for _ in range(settings.slots):
             nursery.start_soon(slot, grants.clone(), send_result.clone())
-        for _ in range(min(UPLOADERS, settings.slots)):
+        for _ in range(settings.slots):  # results that come together are written to the journal together
             nursery.start_soon(upload, results.clone(), uploads)
         nursery.start_soon(uploads.retry)
         nursery.start_soon(partial(take_pushes, door.pushes, turns, apply, wake=wake))

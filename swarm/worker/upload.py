@@ -29,6 +29,8 @@ log = structlog.get_logger()
 #: Waits between attempts to upload, and to write to a full disk: half to whole of these, doubling.
 FIRST_WAIT_S: Final = 1.0
 LAST_WAIT_S: Final = 60.0
+#: Uploads at a time; they wait for the network and the disk, not for the CPU.
+UPLOADS_AT_ONCE: Final = 4
 #: The root says that it can't read what we uploaded; after so many tries the task is reported as failed.
 UNREADABLE_TRIES: Final = 3
 
@@ -124,6 +126,7 @@ class Uploads:
         self._earlier: set[tuple[str, int]] = set()
         self._unreadable: dict[tuple[str, int], int] = {}
         self._idle_uploaders: list[PutBlocks] = []
+        self._uploading = trio.CapacityLimiter(UPLOADS_AT_ONCE)
 
     def __len__(self) -> int:
         return len(self._backlog)
@@ -204,6 +207,7 @@ class Uploads:
             await trio.to_thread.run_sync(
                 self._put_blocks,
                 record.manifest or b"",
+                limiter=self._uploading,
                 abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of an older trio stand in front
             )
         except (IpfsUnreachable, ContentMismatch, ConfigurationError) as fault:
@@ -390,7 +394,7 @@ def owed_roots(journal: Holds) -> set[Cid]:
 
 
 async def upload(results: trio.MemoryReceiveChannel[Result], uploads: Uploads) -> None:
-    """Take results one after another until the channel closes; start a few such tasks."""
+    """Take results one after another until the channel closes; start one such task a slot."""
     async with results:
         async for result in results:
             await uploads.take(result)
