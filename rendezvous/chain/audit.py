@@ -61,8 +61,8 @@ async def audit(ledger: Ledger, rpc: Rpc, address: Address, *, contract: Address
     sender = await ledger.read(lambda reader: reader.sender(address))
     if sender is None:
         return AuditReport(block=0, tasks=0, open_wei=0, paid_wei=0, balance_wei=0, differences=())
-    block = max(sender.anchor_number, int(await rpc.call("eth_blockNumber"), 16) - finality_blocks)
-    events = await _events(rpc, address, contract=contract, first=sender.anchor_number + 1, last=block)
+    block = max(sender.since_number, int(await rpc.call("eth_blockNumber"), 16) - finality_blocks)
+    events = await _events(rpc, address, contract=contract, first=sender.since_number + 1, last=block)
     reading = {"to": contract, "data": "0x" + escrow.balance_call(address).hex()}
     balance_wei = escrow.decode_balance(await rpc.call("eth_call", reading, hex(block)))
     after = await _intents(ledger, address)
@@ -112,14 +112,14 @@ def compare(
         sender: with the balance to begin from.
         before: the intents as they were before the chain was read: those done by then must have their events.
         after: as they were after it: events must be of intents that had been signed by then.
-        events: of the contract since the anchor, for this account.
+        events: of the contract since that block, for this account.
         balance_wei: the account's free balance at the block.
         block: the final block of the chain's side.
     """
     created: dict[bytes, Wei] = {}
     settled: dict[bytes, ContractEvent] = {}
     differences: list[str] = []
-    flow_wei = sender.anchor_balance_wei
+    flow_wei = sender.since_balance_wei
     paid_wei = 0
     for event in events:
         args = event.args

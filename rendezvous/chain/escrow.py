@@ -212,8 +212,8 @@ def decode_task(answer: str) -> ChainTask:
 
 
 def decode_balance(answer: str) -> Wei:
-    """The answer to ``balance_call``."""
-    return int(answer, 16)
+    """The answer to ``balance_call``; nothing where there is no contract."""
+    return int(answer, 16) if answer != "0x" else 0
 
 
 def decode_error(data: bytes) -> ContractError | None:

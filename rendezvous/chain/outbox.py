@@ -337,7 +337,8 @@ class _Outlook:
         deep = self._view.head - receipt.number
         if transaction.state is TxState.FINAL:
             if deep >= self._rules.finality_blocks + self._rules.watch_blocks:
-                self._steps.append(Note(Buried(nonce=transaction.nonce)))
+                buried = Buried(nonce=transaction.nonce, number=receipt.number, block_hash=receipt.block_hash)
+                self._steps.append(Note(buried))
         elif deep < self._rules.finality_blocks:
             self._worry_if_old(
                 transaction,
@@ -358,7 +359,11 @@ class _Outlook:
             return  # its block stands: the node lags with the receipt
         if canonical is not None:
             self._steps.append(Note(Reorged(nonce=transaction.nonce)))
-        elif self._view.nonce <= transaction.nonce and not self._is_known(transaction):
+        elif (
+            transaction.state is TxState.MINED
+            and self._view.nonce <= transaction.nonce
+            and not self._is_known(transaction)
+        ):
             # A shorter chain, or a node that lags: the same bytes again do no harm, and no verdict is given.
             self._send(transaction)
 

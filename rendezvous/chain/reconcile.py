@@ -26,7 +26,7 @@ from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.money_ops import Book, ClaimSender, Record, Sender, SenderHeld
 from rendezvous.ledger.ops import LedgerEvent
 from swarm.errors import ConfigurationError, LedgerUnavailable, RpcSaid, RpcUnreachable
-from swarm.model import TERMINAL, Address, Move
+from swarm.model import TERMINAL, Address, Move, Wei
 from swarm.wire import EthereumSettings
 
 __all__ = ["ChainSettings", "PayDesk", "open_pay_desk"]
@@ -112,6 +112,14 @@ class PayDesk:
         """What ``/settings`` says of it."""
         network = _NETWORKS.get(self._chain_id, f"chain-{self._chain_id}")
         return EthereumSettings(network=network, chain_id=self._chain_id, contract=self._settings.contract)
+
+    async def base_fee_wei(self) -> Wei | None:
+        """What a unit of gas costs in the newest block; None where the node doesn't answer."""
+        try:
+            block = await self._rpc.call("eth_getBlockByNumber", "latest", False)
+        except (RpcUnreachable, RpcSaid):
+            return None
+        return int(block["baseFeePerGas"], 16) if block and "baseFeePerGas" in block else None
 
     def wake(self) -> None:
         """Look now: something is to be signed."""
@@ -244,7 +252,7 @@ async def claim(ledger: Ledger, rpc: Rpc, address: Address, settings: ChainSetti
             if isinstance(answer, RpcSaid):
                 raise answer
         block_hash = block["hash"]
-        balance_wei = 0 if balance == "0x" else escrow.decode_balance(balance)
+        balance_wei = escrow.decode_balance(balance)
         nonce = max(int(latest, 16), 0 if isinstance(pending, RpcSaid) else int(pending, 16))
     else:
         check_same(first, settings.contract, chain_id)
@@ -257,7 +265,7 @@ async def claim(ledger: Ledger, rpc: Rpc, address: Address, settings: ChainSetti
             nonce=nonce,
             anchor_number=number,
             anchor_hash=block_hash,
-            anchor_balance_wei=balance_wei,
+            balance_wei=balance_wei,
         )
     )
     if isinstance(answer, SenderHeld):

@@ -226,7 +226,7 @@ class TransactionSender:
             nonce=int(nonce, 16),
             final_nonce=final_nonce,
             wallet_wei=int(wallet, 16),
-            escrow_wei=0 if isinstance(balance, RpcSaid) or balance == "0x" else escrow.decode_balance(balance),
+            escrow_wei=0 if isinstance(balance, RpcSaid) else escrow.decode_balance(balance),
             receipts=receipts,
             known=frozenset(each for each, answer in known if isinstance(answer, dict)),
             hashes=hashes_at,

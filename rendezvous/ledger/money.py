@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import orjson
 
+from rendezvous.ledger.allowances import give_back
 from rendezvous.ledger.engine import StatementFailed
 from rendezvous.ledger.money_ops import (
     AddIntent,
@@ -105,9 +106,22 @@ class Purse:
                 self._settlements.append((row.id, row.funding_generation, kind, not_before))
 
     def write(
-        self, connection: WriterConnection, statements: MoneyStatements, *, number: Callable[[], int], now: float
+        self,
+        connection: WriterConnection,
+        statements: MoneyStatements,
+        *,
+        number: Callable[[], int],
+        give_back: Callable[[TaskId, int], None],
+        now: float,
     ) -> None:
         """Write the intents; the tasks' rows are written already.
+
+        Args:
+            connection: of the writer.
+            statements: its own.
+            number: counts intents.
+            give_back: what was charged for a generation of a task that never gets to the chain.
+            now: ledger seconds.
 
         Raises:
             StatementFailed: a funding was there already.
@@ -135,10 +149,13 @@ class Purse:
         for task, generation, kind, not_before in settlements:
             key = task_key(task, generation)
             if kind is IntentKind.FAIL and connection.run(statements.void_funding, now, key):
+                give_back(task, generation)
                 continue
             if kind is IntentKind.COMPLETE and connection.run(statements.pay_instead, key):
                 continue
-            connection.run(statements.insert_settlement, number(), kind.value, not_before, now, key)
+            settled = connection.run(statements.insert_settlement, number(), kind.value, not_before, now, key)
+            if kind is IntentKind.FAIL and not settled:  # its funding was given up, or never asked for
+                give_back(task, generation)
 
 
 def honours(unit: Unit, row: TaskRow, worker: int, fence: int) -> bool:
@@ -191,7 +208,8 @@ def claim_sender(unit: Unit, op: ClaimSender) -> Sender | SenderHeld:
             op.nonce,
             op.anchor_number,
             op.anchor_hash,
-            str(op.anchor_balance_wei),
+            op.anchor_number,
+            str(op.balance_wei),
             None,
             None,
         )
@@ -212,8 +230,9 @@ def _sender(row: Any) -> Sender:
         next_nonce=row[6],
         anchor_number=row[7],
         anchor_hash=row[8],
-        anchor_balance_wei=int(row[9]),
-        stopped=row[10],
+        since_number=row[9],
+        since_balance_wei=int(row[10]),
+        stopped=row[11],
     )
 
 
@@ -300,7 +319,7 @@ class _Books:
             case Stopped():
                 return self._stop(entry.reason)
             case Buried():
-                return self._mark(self._statements.mark_buried, entry.nonce)
+                return self._bury(entry)
             case _:
                 assert_never(entry)
 
@@ -371,6 +390,12 @@ class _Books:
         flag = self._statements.flags.get(kind)
         if flag is not None:
             self._connection.run(flag, at, task, generation)
+        if kind is IntentKind.FAIL:
+            self._give_back(task, generation, at)
+
+    def _give_back(self, task: TaskId | None, generation: int | None, at: float | None) -> None:
+        charged = self._unit.statements.allowances
+        give_back(self._connection, charged, task or "", generation or 0, at=at)
 
     def _reorg(self, entry: Reorged) -> bool:
         if not self._mark(self._statements.mark_reorged, entry.nonce):
@@ -389,6 +414,13 @@ class _Books:
         if entry.outcomes is not None:
             self._mark(self._statements.mark_abandoned, entry.nonce, self._now)
             self._judge(entry.outcomes)
+        return True
+
+    def _bury(self, entry: Buried) -> bool:
+        if not self._mark(self._statements.mark_buried, entry.nonce):
+            return False
+        where = (entry.number, entry.block_hash)
+        self._connection.run(self._statements.move_anchor, *where, self._address, self._epoch)
         return True
 
     def _stop(self, reason: str) -> bool:
@@ -425,6 +457,8 @@ class _Books:
         )
         if state is IntentState.DONE:
             self._flag(IntentKind(kind), task, generation, self._now)
+        elif state is IntentState.VOID:
+            self._give_back(task, generation, self._now)
         elif state is IntentState.PARKED and kind == IntentKind.CREATE:
             self._funding_failed(task, generation, outcome.note)
 

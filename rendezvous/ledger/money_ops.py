@@ -173,8 +173,8 @@ class Transaction(_Value, frozen=True, kw_only=True):
 class Sender(_Value, frozen=True, kw_only=True):
     """One row of ``senders``: a key, who may sign with it now, and the chain that it was first seen on.
 
-    ``anchor`` is a block that was final when this ledger first used the key; if it is another one now, or gone, then
-    this isn't the chain that the ledger speaks of.
+    The anchor is a block that is final for good: at first where the chain was when this ledger first used the key, then
+    that of each buried transaction. If it is another one now, or gone, this isn't the chain that the ledger speaks of.
     """
 
     address: Address
@@ -184,8 +184,9 @@ class Sender(_Value, frozen=True, kw_only=True):
     next_nonce: int
     anchor_number: int
     anchor_hash: str
-    #: The requester's balance in the contract at the anchor: where the audit begins to count.
-    anchor_balance_wei: Wei
+    #: The first anchor, and the requester's balance in the contract there: where the audit begins to count.
+    since_number: int
+    since_balance_wei: Wei
     #: Why it signs nothing until the operator says so.
     stopped: str | None = None
 
@@ -205,7 +206,7 @@ class Book(_Value, frozen=True, kw_only=True):
 class ClaimSender(_Value, frozen=True, kw_only=True):
     """Become the one that signs with a key. Answer: ``Sender`` with a new epoch, or ``SenderHeld``.
 
-    The nonce, anchor and balance are kept at the first claim only. Another holder's claim is respected until its time
+    The nonce, anchor and balance are taken at the first claim only. Another holder's claim is respected until its time
     has run out.
     """
 
@@ -216,7 +217,7 @@ class ClaimSender(_Value, frozen=True, kw_only=True):
     nonce: int
     anchor_number: int
     anchor_hash: str
-    anchor_balance_wei: Wei
+    balance_wei: Wei
 
 
 class SenderHeld(_Value, frozen=True, kw_only=True):
@@ -326,9 +327,11 @@ class Stopped(_Value, frozen=True, kw_only=True):
 
 
 class Buried(_Value, frozen=True, kw_only=True):
-    """A final transaction is so deep that it needn't be watched any more."""
+    """A final transaction is so deep that it needn't be watched any more; its block is the next anchor."""
 
     nonce: int
+    number: int
+    block_hash: str
 
 
 Entry = Signed | Replaced | Sent | Mined | Reorged | Finalized | Deferred | Foreign | Stopped | Buried

@@ -45,7 +45,8 @@ def _sender(row: Any) -> Sender:
         next_nonce=row.next_nonce,
         anchor_number=row.anchor_number,
         anchor_hash=row.anchor_hash,
-        anchor_balance_wei=int(row.anchor_balance_wei),
+        since_number=row.since_number,
+        since_balance_wei=int(row.since_balance_wei),
         stopped=row.stopped,
     )
 
@@ -89,16 +90,25 @@ def read_book(select: Select, address: Address, *, now: float) -> Book | None:
 
 def _transactions(select: Select, address: Address) -> tuple[Transaction, ...]:
     transactions, attempts, intents = t.transactions, t.attempts, t.intents
+    # What is final is only looked at: its bytes, some ten kilobytes each, stay in the database.
+    final = transactions.c.state == TxState.FINAL.value
+    nothing = sa.literal(b"", type_=sa.LargeBinary)
+    columns = [each for each in transactions.c if each.name != "data"]
     rows = select(
-        sa.select(transactions).where(_WATCHED, transactions.c.sender == address).order_by(transactions.c.nonce)
+        sa.select(*columns, sa.case((final, nothing), else_=transactions.c.data).label("data"))
+        .where(_WATCHED, transactions.c.sender == address)
+        .order_by(transactions.c.nonce)
     )
     if not rows:
         return ()
     nonces = [row.nonce for row in rows]
     first, last = nonces[0], nonces[-1]
     made: dict[int, list[Attempt]] = {nonce: [] for nonce in nonces}
+    columns = [each for each in attempts.c if each.name != "raw"]
+    this = sa.and_(transactions.c.sender == attempts.c.sender, transactions.c.nonce == attempts.c.nonce)
     for row in select(
-        sa.select(attempts)
+        sa.select(*columns, sa.case((final, nothing), else_=attempts.c.raw).label("raw"))
+        .select_from(attempts.join(transactions, this))
         .where(attempts.c.sender == address, attempts.c.nonce.between(first, last))
         .order_by(attempts.c.nonce, attempts.c.number)
     ):

@@ -374,6 +374,15 @@ class MoneyStatements:
             "the_epoch",
             "the_nonce",
         )
+        self.move_anchor = self._compile(
+            sa.update(senders)
+            .where(this, mine, senders.c.anchor_number < bindparam("new_number", type_=BigInteger))
+            .values(anchor_number=bindparam("new_number", type_=BigInteger), anchor_hash=bindparam("new_hash")),
+            "new_number",
+            "new_hash",
+            "the_sender",
+            "the_epoch",
+        )
         self.stop_sender = self._compile(
             sa.update(senders)
             .where(this, mine, senders.c.stopped.is_(None))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rendezvous.ledger.money_ops import MoneyOp
-from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Status, TaskId, Via
+from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Status, TaskId, Via, Wei
 from swarm.wire import Requires, TaskBody
 
 
@@ -69,7 +69,11 @@ class PreparedTask(_Value, frozen=True, kw_only=True):
 
 
 class Submit(_Value, frozen=True, kw_only=True):
-    """New tasks of one job. Answer: ``SubmitResult`` or ``Refusal`` (``idempotency_mismatch``, ``not_found`` job)."""
+    """New tasks of one job. Answer: ``SubmitResult`` or ``Refusal``.
+
+    It is refused as a whole: ``idempotency_mismatch``, ``not_found`` (the job), ``budget_exceeded``,
+    ``allowance_exceeded``.
+    """
 
     owner: str
     job: JobId
@@ -77,6 +81,10 @@ class Submit(_Value, frozen=True, kw_only=True):
     job_named: bool
     name: str | None
     tasks: tuple[PreparedTask, ...]
+    #: Rewards are charged to the owner's allowance; an operator's aren't.
+    charged: bool = False
+    #: The cap of a job that is made by this.
+    budget_wei: Wei | None = None
     idempotency_key: str | None = None
     #: sha256 of the request; the same key with another body is refused.
     body_digest: bytes = b""
@@ -300,6 +308,27 @@ class RevokeKey(_Value, frozen=True, kw_only=True):
     owner: str
 
 
+class SetAllowance(_Value, frozen=True, kw_only=True):
+    """Set what a requester may spend, or change it by so much. Answer: ``AllowanceView`` or ``Refusal``."""
+
+    owner: str
+    amount_wei: Wei
+    relative: bool = False
+
+
+class AllowanceView(_Value, frozen=True, kw_only=True):
+    """What a requester may spend in all, and what is spent or promised of it."""
+
+    owner: str
+    granted_wei: Wei
+    spent_wei: Wei
+
+    @property
+    def left_wei(self) -> Wei:
+        """What may still be spent."""
+        return max(0, self.granted_wei - self.spent_wei)
+
+
 class PutInvite(_Value, frozen=True, kw_only=True):
     """Store an invite by its hash. Answer: None."""
 
@@ -334,6 +363,7 @@ Op = (
     | RemoveWorker
     | PutKey
     | RevokeKey
+    | SetAllowance
     | PutInvite
     | Enrol
     | MoneyOp

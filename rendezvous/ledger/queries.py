@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rendezvous.ledger import money_queries
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.money_ops import Book, Intent, Sender
-from rendezvous.ledger.ops import LeaseRef, SeenWorker, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import AllowanceView, LeaseRef, SeenWorker, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import demand_of
 from rendezvous.policy.eligibility import check_demand, decide
 from rendezvous.policy.pacing import Bucket
@@ -193,6 +193,12 @@ class LedgerReader:
     def intents(self, sender: Address, *, after: int = 0) -> list[Intent]:
         """A page of a sender's intents, oldest first, after one of them (its ``n``)."""
         return money_queries.intents_of_sender(self._rows, sender, after=after)
+
+    def allowance(self, owner: str) -> AllowanceView:
+        """What a requester may spend; nothing where the operator never said."""
+        found = self._rows(sa.select(t.allowances).where(t.allowances.c.owner == owner))
+        granted, spent = (found[0].granted_wei, found[0].spent_wei) if found else (0, 0)
+        return AllowanceView(owner=owner, granted_wei=int(granted), spent_wei=int(spent))
 
     # ── jobs and numbers ──────────────────────────────────────────────────────────────────────────────────────────
 

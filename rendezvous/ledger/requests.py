@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rendezvous.ledger.allowances import charge_again
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.guards import not_found
 from rendezvous.ledger.lines import Lines
@@ -44,7 +45,7 @@ def replay(unit: Unit, lines: Lines, op: Replay) -> tuple[Ended, ...]:
     def one(row: TaskRow) -> Status | Refusal:
         if row.status is not Status.FAILED:
             return _wrong_status(row, "replayed")
-        refusal = _take_key_again(unit, row)
+        refusal = _take_key_again(unit, row) or charge_again(unit, row)
         if refusal is not None:
             return refusal
         unit.touch(row)

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.allowance_statements import AllowanceStatements
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.money_statements import MoneyStatements
 from swarm.model import Actor, Move, Status
@@ -104,6 +105,7 @@ class Statements:
         self._lanes()
         self._people()
         self.money: Final = MoneyStatements(self._compile, self._insert)
+        self.allowances: Final = AllowanceStatements(self._compile, self._insert)
 
     def _compile(self, statement: Any, *names: str) -> Compiled:
         return Compiled(statement, names, self._dialect)

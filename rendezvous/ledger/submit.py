@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import orjson
 
+from rendezvous.ledger.allowances import Payer, charge, open_budget, payer_of, refusal_to_pay
 from rendezvous.ledger.lines import DemandKeys, Lines
 from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
 from rendezvous.ledger.rows import Job, TaskRow, encode_body
@@ -61,13 +62,41 @@ def submit(unit: Unit, lines: Lines, ops: Sequence[Submit]) -> list[SubmitResult
             answers[index] = _stored_answer(unit, op)
         if answers[index] is None:
             fresh.append(index)
-    _insert(unit, lines, ops, fresh, answers)
+    _insert(unit, lines, ops, [index for index in fresh if not _pays(ops[index])], answers)
+    for index in fresh:
+        if _pays(ops[index]):  # alone: whether there is room hangs on what was charged just before
+            answers[index] = _refusal_to_pay(unit, ops[index])
+            if answers[index] is None:
+                _insert(unit, lines, ops, [index], answers)
     for index, op in enumerate(ops):
         if answers[index] is None and op.idempotency_key is not None:
             first = earlier[op.owner, op.idempotency_key]
             same = ops[first].body_digest == op.body_digest
             answers[index] = answers[first] if same else _mismatch()
     return [answer for answer in answers if answer is not None]
+
+
+def _pays(op: Submit) -> bool:
+    return op.budget_wei is not None or any(task.reward_wei for task in op.tasks)
+
+
+def _refusal_to_pay(unit: Unit, op: Submit) -> Refusal | None:
+    """Refuse a submission whose new tasks cost more than there is, before anything of it is written."""
+    job = unit.jobs_by_id([op.job]).get(op.job)
+    if job is not None and job.owner != op.owner:
+        return None  # refused below, as not being there
+    digests = {dedupe_digest(op.owner, task.dedupe_key): task.reward_wei for task in reversed(op.tasks)}
+    for digest, _, _, status, finished_at, ttl_s in unit.connection.rows(
+        unit.statements.dedupe_holders, as_json(digests)
+    ):
+        if not frees_key(status, finished_at, ttl_s, now=unit.now):
+            del digests[digest]
+    payer = None if job is None else payer_of(unit, job.n)
+    return refusal_to_pay(unit, payer or _payer(op), sum(digests.values()), job=op.job)
+
+
+def _payer(op: Submit) -> Payer:
+    return Payer(owner=op.owner if op.charged else None, budget_wei=op.budget_wei)
 
 
 def _mismatch() -> Refusal:
@@ -107,9 +136,14 @@ def _insert(
     for item in new:
         holder = holders.get(item.seq)
         results[item.op][item.position] = (item.task.id, True) if holder is None else (holder, False)
-    _write(unit, lines, [item for item in new if item.seq not in holders])
+    created = [item for item in new if item.seq not in holders]
+    _write(unit, lines, created)
     for index, job in jobs.items():
         op = ops[index]
+        if _pays(op):
+            if (op.charged or op.budget_wei is not None) and payer_of(unit, job.n) is None:
+                open_budget(unit, job.n, _payer(op))
+            charge(unit, job.n, [(item.task.id, 1, item.task.reward_wei) for item in created if item.task.reward_wei])
         answers[index] = SubmitResult(job=job.id, tasks=tuple(results[index]))
         if op.idempotency_key is not None:
             stored = orjson.dumps({"job": job.id, "tasks": results[index]}).decode()

@@ -38,9 +38,12 @@ from sqlalchemy.types import JSON, TypeEngine
 from swarm.model import Status
 
 __all__ = [
+    "allowances",
     "api_keys",
     "attempts",
+    "budgets",
     "challenges",
+    "charges",
     "counters",
     "dedupes",
     "demands",
@@ -56,6 +59,7 @@ __all__ = [
     "lanes",
     "manifests",
     "metadata",
+    "receipts",
     "senders",
     "status_counts",
     "task_bodies",
@@ -444,7 +448,60 @@ senders = Table(
     Column("next_nonce", _Number, nullable=False),
     Column("anchor_number", _Number, nullable=False),
     Column("anchor_hash", String, nullable=False),
-    Column("anchor_balance_wei", String, nullable=False),
+    Column("since_number", _Number, nullable=False),
+    Column("since_balance_wei", String, nullable=False),
     Column("stopped", Text),
     Column("stopped_at", Double),
+)
+
+# ── who may spend how much, and what was signed for (``allowances``, ``receipts``) ────────────────────────────────
+
+#: What the operator lets a requester spend, and what is spent or promised of it.
+allowances = Table(
+    "allowances",
+    metadata,
+    Column("owner", String, primary_key=True),
+    Column("granted_wei", String, nullable=False),
+    Column("spent_wei", String, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: Of each job that pays: whose allowance it is charged to (NULL: nobody's, it is an operator's), and its cap.
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("job", _Number, primary_key=True, autoincrement=False),
+    Column("owner", String),
+    Column("budget_wei", String),
+    Column("spent_wei", String, nullable=False),
+)
+
+#: What was charged for each funding of a task, and when it was given back; rows of it are never deleted.
+charges = Table(
+    "charges",
+    metadata,
+    Column("task", String, primary_key=True),
+    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("job", _Number, nullable=False),
+    Column("amount_wei", String, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("returned_at", Double),
+    sqlite_with_rowid=False,
+)
+
+#: What workers signed at completion; ``acceptance`` is the root's signature (JSON), once it was asked for.
+receipts = Table(
+    "receipts",
+    metadata,
+    Column("task", String, primary_key=True),
+    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("fence", _Number, nullable=False),
+    Column("worker", String, nullable=False),
+    Column("payout", String, nullable=False),
+    Column("result", String, nullable=False),
+    Column("reward_wei", String, nullable=False),
+    Column("signature", String, nullable=False),
+    Column("accepted_at", Double, nullable=False),
+    Column("acceptance", Text),
+    sqlite_with_rowid=False,
 )

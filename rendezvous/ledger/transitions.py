@@ -16,7 +16,7 @@ import attrs
 import structlog
 from sqlalchemy.engine import Engine
 
-from rendezvous.ledger import clock, money, people, requests
+from rendezvous.ledger import allowances, clock, money, people, requests
 from rendezvous.ledger.engine import WriterConnection
 from rendezvous.ledger.grants import grant
 from rendezvous.ledger.lines import Lines
@@ -35,6 +35,7 @@ from rendezvous.ledger.ops import (
     Replay,
     RevokeKey,
     SeeWorkers,
+    SetAllowance,
     SetHostPace,
     Submit,
     Sweep,
@@ -156,6 +157,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
 
     each(PutKey, lambda op: people.put_key(unit, op))
     each(RevokeKey, lambda op: people.revoke_key(unit, op))
+    each(SetAllowance, lambda op: allowances.set_allowance(unit, op))
     each(PutInvite, lambda op: people.put_invite(unit, op))
     each(Enrol, lambda op: people.enrol(unit, op))
     each(SeeWorkers, lambda op: people.see_workers(unit, op))

@@ -20,6 +20,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from rendezvous.ledger.allowances import give_back
 from rendezvous.ledger.engine import Compiled, StatementFailed, WriterConnection
 from rendezvous.ledger.money import Purse
 from rendezvous.ledger.ops import LedgerEvent, WorkerFacts, WorkerRef
@@ -484,7 +485,13 @@ class Unit:
         if dirty:
             self._write_rows(dirty)
         if self.purse:
-            self.purse.write(self.connection, self.statements.money, number=lambda: self.next("intent"), now=self.now)
+            self.purse.write(
+                self.connection,
+                self.statements.money,
+                number=lambda: self.next("intent"),
+                give_back=self._give_back,
+                now=self.now,
+            )
         if dirty:
             for row, _, _ in dirty.values():
                 if row.status in TERMINAL:
@@ -492,6 +499,9 @@ class Unit:
         if self.stale_heads:
             self.connection.run(self.statements.update_heads, as_json(sorted(self.stale_heads)))
             self.stale_heads.clear()
+
+    def _give_back(self, task: TaskId, generation: int) -> None:
+        give_back(self.connection, self.statements.allowances, task, generation, at=self.now)
 
     def _write_rows(self, dirty: dict[int, _Changed]) -> None:
         """Write what changed of each row; rows that changed alike share a statement."""

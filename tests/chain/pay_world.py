@@ -83,7 +83,7 @@ class PayWorld(World):
                 nonce=nonce,
                 anchor_number=head,
                 anchor_hash=block["hash"],
-                anchor_balance_wei=await self.balance(),
+                balance_wei=await self.balance(),
             )
         )
         assert isinstance(row, Sender), row
@@ -188,7 +188,7 @@ async def check_books(world: PayWorld, *, all_settled: bool = True) -> None:
         "eth_getLogs",
         {"address": world.contract, "fromBlock": "0x0", "toBlock": hex(head), "topics": [None, topic]},
     )
-    events = [event for event in map(escrow.decode_event, logs) if event and event.block > row.anchor_number]
+    events = [event for event in map(escrow.decode_event, logs) if event and event.block > row.since_number]
     intents = world.intents()
     balance = await world.balance()
     report = compare(row, intents, intents, events, balance_wei=balance, block=head)

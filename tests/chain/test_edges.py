@@ -169,7 +169,7 @@ async def test_another_root_on_the_same_ledger_stands_by_until_the_first_is_sile
         nonce=0,
         anchor_number=0,
         anchor_hash="",
-        anchor_balance_wei=0,
+        balance_wei=0,
     )
     assert isinstance(world.do(claim), SenderHeld)
     world.now += 59
