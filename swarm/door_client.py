@@ -32,6 +32,7 @@ from swarm.wire import (
     Enrolment,
     ErrorBody,
     Hello,
+    Nudge,
     RobotsAnswer,
     Settings,
     Turn,
@@ -41,7 +42,7 @@ from swarm.wire import (
     encode,
 )
 
-__all__ = ["DoorClient", "open_door", "trust_certificates"]
+__all__ = ["DoorClient", "open_door", "trust_certificates", "write_ca_bundle"]
 
 log = structlog.get_logger()
 
@@ -87,6 +88,17 @@ class _Envelope(Answer, frozen=True):
     data: msgspec.Raw
 
 
+def write_ca_bundle(path: Path, ca_file: Path) -> None:
+    """Write a file that trusts what ``trust_certificates`` does, for libraries that take files only.
+
+    Raises:
+        OSError: a file can't be read or written.
+    """
+    import certifi
+
+    path.write_bytes(Path(certifi.where()).read_bytes() + b"\n" + ca_file.read_bytes())
+
+
 def trust_certificates(ca_file: Path | None = None) -> ssl.SSLContext:
     """The certificates that a door is checked by: the machine's and certifi's, and those of ``ca_file``.
 
@@ -109,7 +121,8 @@ class DoorClient:
         settings: what the swarm is; verified.
         key_id: the key that signed them.
         api_key: this worker's.
-        pushes: what the door says first. Hints: one that doesn't fit is dropped, the next turn tells the same.
+        pushes: what the door says first, and a nudge when a session was opened. Hints: one that doesn't fit is dropped,
+            the next turn tells the same.
         sessions: how many sessions were opened; a change means that the door may not know us any more.
         url: the door that answers.
     """
@@ -216,7 +229,7 @@ class DoorClient:
                 async with self._http.stream(method, url, params=params, content=body, headers=headers) as response:
                     answer = await _read(response, url)
         except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, ssl.SSLError) as fault:
-            raise DoorUnreachable(url, _why(fault)) from fault
+            raise _unreachable(url, fault) from fault
         if response.is_success:
             return answer
         refused = refused_by(response.status_code, answer)
@@ -391,6 +404,8 @@ class DoorClient:
                     if self.recall_settings():
                         log.warning("door_unreachable", url=unreachable.address, reason=unreachable.reason)
                         return
+                    if unreachable.hint is not None:
+                        raise  # trying again won't change it
                     self._why = unreachable.reason
                 except DoorRefused as refused:
                     if refused.retry_after_s is None:
@@ -452,6 +467,7 @@ class DoorClient:
         self._plain = False
         self.sessions += 1
         self._opened.set()
+        self._take_push(Nudge())  # say hello now: a root that was restarted doesn't know us yet
         log.info("session_opened", url=session.url)
 
     def _session_over(self, reason: str) -> None:
@@ -504,15 +520,15 @@ async def _read(response: httpx.Response, url: str) -> bytes:
     return b"".join(parts)
 
 
-def _why(fault: BaseException) -> str:
+def _unreachable(url: str, fault: BaseException) -> DoorUnreachable:
     cause: BaseException | None = fault
     while cause is not None:  # httpx wraps httpcore wraps ssl
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return DoorUnreachable(url, reason_of(cause), hint="name its certificate with --ca-file, if it is yours")
         if isinstance(cause, (ssl.SSLError, trio.TooSlowError)):
-            return reason_of(cause)
+            return DoorUnreachable(url, reason_of(cause))
         cause = cause.__cause__ or cause.__context__
-    if isinstance(fault, httpx.TimeoutException):
-        return "no answer in time"
-    return str(fault) or type(fault).__name__
+    return DoorUnreachable(url, str(fault) or type(fault).__name__)
 
 
 def _error_body(refused: DoorRefused) -> ErrorBody:

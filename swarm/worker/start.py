@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Final
 
 import trio
 
+from swarm.door_client import write_ca_bundle
 from swarm.errors import ConfigurationError, MalformedInput
 from swarm.executors.base import Executor
 from swarm.identity import Identity, open_identity
@@ -15,7 +19,8 @@ from swarm.worker.run import run
 from swarm.worker.settings import WorkerSettings
 
 #: Requests to stop beyond the second mean the same.
-MAX_STOPS = 8
+MAX_STOPS: Final = 8
+CA_BUNDLE_FILE: Final = "trusted.pem"
 
 
 def start(
@@ -40,7 +45,18 @@ def start(
             hint="copy it from your wallet, with upper and lower case as it is there",
         )
     with open_identity(settings.data.expanduser()) as identity:
+        if settings.ca_file is not None:
+            _trust_in_uploads(settings.ca_file, identity.directory / CA_BUNDLE_FILE)
         trio.run(_run, settings, joined, identity, say, executors)
+
+
+def _trust_in_uploads(ca_file: Path, bundle: Path) -> None:
+    """Uploads go by ipfshttpclient, whose requests take certificates from a file that the environment names."""
+    try:
+        write_ca_bundle(bundle, ca_file)
+    except OSError as fault:
+        raise ConfigurationError(f"--ca-file {ca_file}: {fault.strerror}", hint="it has to be a PEM file") from fault
+    os.environ["REQUESTS_CA_BUNDLE"] = str(bundle)
 
 
 async def _run(
