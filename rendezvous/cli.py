@@ -178,11 +178,13 @@ def keys() -> None:
 @keys.command(name="add")
 @click.argument("role", type=click.Choice(["requester", "operator"]))
 @click.argument("name")
+@click.option("--allowance", metavar="AMOUNT", help="what the requester may spend on rewards in all, such as 0.5eth")
 @options("data", "ledger")
-def add_key(role: str, name: str, **given: Any) -> None:
-    """Print a new key; one that NAME had in this role stops working."""
+def add_key(role: str, name: str, allowance: str | None, **given: Any) -> None:
+    """Print a new key; one that NAME had in this role stops working. An allowance belongs to NAME and stays."""
     from rendezvous.door.auth import digest_of, new_key
-    from rendezvous.ledger.ops import PutKey
+    from rendezvous.ledger.ops import Op, PutKey, SetAllowance
+    from swarm.amounts import parse_wei
     from swarm.model import Role
 
     if not (name.isprintable() and 0 < len(name) <= 64):
@@ -190,9 +192,41 @@ def add_key(role: str, name: str, **given: Any) -> None:
     settings = settings_of(given)
     find(settings)
     key = new_key(Role(role))
-    apply(settings, PutKey(digest=digest_of(key), role=Role(role), owner=name))
+    ops: list[Op] = [PutKey(digest=digest_of(key), role=Role(role), owner=name)]
+    if allowance is not None:
+        if role != Role.REQUESTER:
+            raise ConfigurationError("an operator needs no allowance", hint="leave --allowance out")
+        ops.append(SetAllowance(owner=name, amount_wei=parse_wei(allowance)))
+    apply(settings, *ops)
     click.echo(key)
     click.echo(f"this is the key of {role} {name}; it isn't shown again", err=True)
+
+
+# -0.01eth is an amount, and no options -0 … -h
+@keys.command(name="allowance", context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
+@click.argument("name")
+@click.argument("amount", required=False)
+@options("data", "ledger")
+def change_allowance(name: str, amount: str | None, **given: Any) -> None:
+    """Show, set (0.5eth), raise (+0.5eth) or lower (-0.5eth) what the requester NAME may spend on rewards.
+
+    What is spent or promised already stays so; a lower allowance only refuses what would come on top.
+    """
+    from rendezvous.ledger.ops import SetAllowance
+    from swarm.amounts import parse_wei, show_wei
+
+    settings = settings_of(given)
+    find(settings)
+    sign, digits = (amount[0], amount[1:]) if amount and amount[0] in "+-" else ("", amount)
+    change_wei = parse_wei(digits) if digits else 0
+    view = apply(
+        settings,
+        SetAllowance(
+            owner=name, amount_wei=-change_wei if sign == "-" else change_wei, relative=bool(sign) or amount is None
+        ),
+    )
+    shown = (show_wei(view.granted_wei), show_wei(view.spent_wei), show_wei(view.left_wei))
+    click.echo("{}\tallowance {}\tspent or promised {}\tleft {}".format(name, *shown))
 
 
 @keys.command(name="list")

@@ -14,6 +14,7 @@ import click
 
 from rendezvous.settings import RootSettings
 from swarm.errors import ConfigurationError
+from swarm.model import Refusal
 from swarm.settings import ENVIRONMENT_PREFIX, Declared, declared, duration_s, load
 
 if TYPE_CHECKING:
@@ -89,8 +90,12 @@ def open_ledger_engine(settings: RootSettings) -> Iterator[Engine]:
         engine.dispose()
 
 
-def apply(settings: RootSettings, op: Op) -> Any:
-    """Do one operation, as a writer beside the root's own."""
+def apply(settings: RootSettings, *ops: Op) -> Any:
+    """Do operations in one transaction, as a writer beside the root's own; answers the last one's answer.
+
+    Raises:
+        ConfigurationError: one was refused.
+    """
     import time
 
     from rendezvous.ledger.transitions import LedgerCore
@@ -98,9 +103,12 @@ def apply(settings: RootSettings, op: Op) -> Any:
     with open_ledger_engine(settings) as engine:
         core = LedgerCore(engine)
         try:
-            (answer,) = core.apply([op], now=time.time()).answers
+            answers = core.apply(ops, now=time.time()).answers
         finally:
             core.close()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Refusal):
+            raise ConfigurationError(answer.message, hint="nothing was changed")
+    return answers[-1]

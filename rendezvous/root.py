@@ -163,7 +163,9 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
             )
         )
         await keep_operator_key(directory, ledger)
-        door = await build_door(settings, charter=charter, place=place, ledger=ledger, store=store, stop=stop)
+        door = await build_door(
+            settings, charter=charter, place=place, ledger=ledger, store=store, stop=stop, pay_desk=pay_desk
+        )
         stack.push_async_callback(save_workers, door)
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)

@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from rendezvous.announce import Announcer
+from rendezvous.chain.reconcile import PayDesk
 from rendezvous.directory import RootDirectory
 from rendezvous.door.auth import Keys, bearer, digest_of, new_key
 from rendezvous.door.call import Caller
@@ -109,7 +110,14 @@ def charter_of(settings: RootSettings, directory: RootDirectory) -> Charter:
 
 
 async def build_door(
-    settings: RootSettings, *, charter: Charter, place: Place, ledger: Ledger, store: RootStore, stop: asyncio.Event
+    settings: RootSettings,
+    *,
+    charter: Charter,
+    place: Place,
+    ledger: Ledger,
+    store: RootStore,
+    stop: asyncio.Event,
+    pay_desk: PayDesk | None = None,
 ) -> Door:
     """Join what the door leans on; the fleet comes back from the ledger."""
     metrics = Metrics()
@@ -147,7 +155,12 @@ async def build_door(
         wall=ledger.now,
         is_stopping=stop.is_set,
         started_at=time.monotonic(),
+        base_fee_wei=_no_chain if pay_desk is None else pay_desk.base_fee_wei,
     )
+
+
+async def _no_chain() -> None:
+    """What gas costs where there is no chain."""
 
 
 def _fits(facts: WorkerFacts, kind: str, requires: Requires) -> bool:

@@ -243,6 +243,10 @@ class RefusalCode(enum.StrEnum):
     URLS_OF_MANY_HOSTS = "urls_of_many_hosts"
     BAD_URL = "bad_url"
     DEDUPE_TTL_TOO_SHORT = "dedupe_ttl_too_short"
+    # money
+    UNPAID_SWARM = "unpaid_swarm"
+    ALLOWANCE_EXCEEDED = "allowance_exceeded"
+    BUDGET_EXCEEDED = "budget_exceeded"
     # who asks
     UNAUTHORIZED = "unauthorized"
     KEY_REVOKED = "key_revoked"

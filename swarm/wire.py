@@ -102,6 +102,8 @@ class Submission(Request, frozen=True):
     tasks: Annotated[tuple[NewTask, ...], Meta(min_length=1, max_length=MAX_TASKS_PER_SUBMISSION)]
     job: TaskIdText | None = None
     name: NameText | None = None
+    #: The most that the rewards of a new job's tasks may come to, in this and later submissions.
+    budget_wei: WeiText | None = None
 
 
 class SubmittedTask(Answer, frozen=True):
@@ -179,6 +181,27 @@ class JobView(Answer, frozen=True):
     counts: dict[str, int]
     done: bool
     name: str | None = None
+
+
+class EthereumSettings(Answer, frozen=True):
+    """The chain and contract of a paid swarm."""
+
+    network: str
+    chain_id: int
+    contract: str
+
+
+class AccountView(Answer, frozen=True):
+    """What the caller may spend on rewards, and what the chain asks for now. An unpaid swarm has no ``ethereum``."""
+
+    owner: str
+    role: str
+    ethereum: EthereumSettings | None = None
+    #: The requester's allowance and what is spent or promised of it; an operator has no limit.
+    allowance_wei: WeiText | None = None
+    spent_wei: WeiText | None = None
+    #: Of the newest block; None where the chain doesn't answer.
+    base_fee_wei: WeiText | None = None
 
 
 class ResultView(Answer, frozen=True):
@@ -426,14 +449,6 @@ class PeerSettings(Answer, frozen=True):
     #: The IPFS address results are uploaded to, a multiaddr; None: the door's own guarded RPC.
     ipfs: str | None
     topic: str
-
-
-class EthereumSettings(Answer, frozen=True):
-    """The chain and contract of a paid swarm."""
-
-    network: str
-    chain_id: int
-    contract: str
 
 
 class DhtSettings(Answer, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -12,7 +12,7 @@ from rendezvous.door.limits import Network, RateLimiter
 from rendezvous.door.metrics import Metrics
 from rendezvous.fleet import Fleet
 from rendezvous.store import RootStore
-from swarm.model import Refusal
+from swarm.model import Refusal, Wei
 from swarm.wire import RobotsAnswer
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Door:
         wall: Unix seconds.
         is_stopping: true once the root was told to stop.
         started_at: when it started, by ``clock``.
+        base_fee_wei: what a unit of gas costs now; None where there is no chain, or it doesn't answer.
     """
 
     ledger: Ledger
@@ -66,3 +67,4 @@ class Door:
     wall: Callable[[], float]
     is_stopping: Callable[[], bool]
     started_at: float
+    base_fee_wei: Callable[[], Awaitable[Wei | None]]

@@ -9,7 +9,21 @@ from typing import Final
 
 from aiohttp import web
 
-from rendezvous.door import calls, content, enrol, pages, robots, session, site, status, stream, submit, tasks, workers
+from rendezvous.door import (
+    account,
+    calls,
+    content,
+    enrol,
+    pages,
+    robots,
+    session,
+    site,
+    status,
+    stream,
+    submit,
+    tasks,
+    workers,
+)
 from rendezvous.door.call import Call, Query, Route
 from rendezvous.door.openapi import docs_page, openapi
 from rendezvous.door.resources import Door
@@ -17,6 +31,7 @@ from swarm.model import Role, Status
 from swarm.wire import (
     MAX_SUBMISSION_BYTES,
     MAX_TURN_BYTES,
+    AccountView,
     Enrolled,
     Enrolment,
     EventView,
@@ -129,6 +144,8 @@ ROUTES: Final[tuple[Route, ...]] = (
           handler=tasks.cancel_job, who=_OWNER, answer=tasks.JobChanged),
     Route(method="POST", path="/v1/jobs/{id}/replay", summary="Replay the failed tasks of a job.",
           handler=tasks.replay_job, who=_OWNER, answer=tasks.JobChanged),
+    Route(method="GET", path="/v1/account", summary="What you may spend on rewards, and what the chain asks for.",
+          handler=account.account, who=_OWNER, answer=AccountView),
     Route(method="GET", path="/v1/content/{cid}", summary="One block by its CID, raw.", handler=content.content,
           who=_OWNER, media="application/vnd.ipld.raw"),
     Route(

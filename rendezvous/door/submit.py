@@ -21,7 +21,7 @@ from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
 from rendezvous.policy.retry import RetryRules, check_dedupe_ttl, longest_hold_s, retry_horizon_s
 from swarm.content.urls import canonical
 from swarm.errors import MalformedInput
-from swarm.model import JobId, Refusal, RefusalCode
+from swarm.model import JobId, Refusal, RefusalCode, Role
 from swarm.vouchers import MAX_WEI
 from swarm.wire import (
     MAX_META_BYTES,
@@ -54,6 +54,8 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
     key = call.request.headers.get("Idempotency-Key")
     if key is not None and not (0 < len(key) <= MAX_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()):
         return Refusal(RefusalCode.BAD_REQUEST, "Idempotency-Key is 1 to 128 visible ASCII characters")
+    if submission.budget_wei is not None and submission.job is not None:
+        return Refusal(RefusalCode.BAD_REQUEST, "a job's budget is set when it is made: leave budget_wei out")
     job: JobId = submission.job or str(uuid7())
     paid = door.site.charter.ethereum is not None
     prepared: list[PreparedTask] = []
@@ -61,7 +63,12 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
         checked = prepare(task, job=job)
         if isinstance(checked, Refusal):
             return Refusal(checked.code, f"tasks[{number}]: {checked.message}", details=checked.details)
-        if paid and checked.reward_wei > MAX_WEI:
+        if checked.reward_wei and not paid:
+            return Refusal(
+                RefusalCode.UNPAID_SWARM,
+                f"tasks[{number}]: this swarm has no contract, so nobody can be paid: submit without rewards",
+            )
+        if checked.reward_wei > MAX_WEI:
             return Refusal(RefusalCode.BAD_REQUEST, f"tasks[{number}]: a reward is at most {MAX_WEI} wei")
         prepared.append(checked)
         if number % TASKS_A_SLICE == TASKS_A_SLICE - 1:
@@ -73,6 +80,8 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
             job_named=submission.job is not None,
             name=submission.name,
             tasks=tuple(prepared),
+            charged=paid and call.who.role is Role.REQUESTER,
+            budget_wei=int(submission.budget_wei) if paid and submission.budget_wei is not None else None,
             idempotency_key=key,
             body_digest=hashlib.sha256(call.raw).digest(),
         )
@@ -154,5 +163,3 @@ def _warnings(door: Door, tasks: Sequence[NewTask]) -> Iterable[str]:
         elif not door.fleet.anyone_fits(kind, requires):
             asked = encode(requires).decode()
             yield f"no live worker has what a task of the kind {kind} requires ({asked}); it waits for one"
-    if door.site.charter.ethereum is None and any(task.reward_wei != "0" for task in tasks):
-        yield "this swarm has no contract: reward_wei is kept with the task, but nobody is paid"

@@ -249,3 +249,22 @@ async def test_a_big_answer_is_compressed_and_a_small_one_is_not(tmp_path: Path)
             assert answer.headers["Content-Encoding"] == "gzip"
             assert len(json.loads(gzip.decompress(await answer.read()))["data"]["items"]) == 30
         assert "Content-Encoding" not in (await carol.get("/healthz")).headers
+
+
+async def test_a_reward_in_a_swarm_without_a_contract_is_refused_and_nothing_is_submitted(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        carol = await stage.requester("carol")
+        for caller in (carol, stage.operator):
+            refused = await caller.post("/v1/tasks", {"tasks": [task(), task(reward_wei="1")]})
+            assert (refused.status, refused.code) == (400, "unpaid_swarm")
+        assert (await carol.get("/v1/jobs")).data["items"] == []
+        account = (await carol.get("/v1/account")).data
+        assert account == {"owner": "carol", "role": "requester"}
+
+
+async def test_a_budget_is_set_when_a_job_is_made_and_not_later(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        carol = await stage.requester("carol")
+        job = (await carol.post("/v1/tasks", {"tasks": [task()]})).data["job"]
+        refused = await carol.post("/v1/tasks", {"tasks": [task(priority=1)], "job": job, "budget_wei": "5"})
+        assert (refused.status, refused.code) == (400, "bad_request")

@@ -150,3 +150,21 @@ def test_a_deposit_of_no_amount_is_refused_before_anything_is_asked(
 ) -> None:
     assert run(["deposit", "--data", str(data), "--", amount]) == 2
     assert "error: " in capsys.readouterr().err
+
+
+def test_an_allowance_is_given_with_the_key_and_changed_later(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert run([*arguments, "--data", str(data)]) == code
+        found = capsys.readouterr()
+        return found.out + found.err
+
+    told("keys", "add", "requester", "alice", "--allowance", "0.5eth")
+    assert "left 0.5eth" in told("keys", "allowance", "alice")
+    assert "left 0.75eth" in told("keys", "allowance", "alice", "+0.25eth")
+    assert "left 0.74eth" in told("keys", "allowance", "alice", "-0.01eth")
+    told("keys", "add", "requester", "alice")  # a new key: the allowance is alice's
+    assert "left 0.74eth" in told("keys", "allowance", "alice")
+    assert "no more can go" in told("keys", "allowance", "alice", "-1eth", code=2)
+    assert "left 2eth" in told("keys", "allowance", "alice", "2eth")
+    assert "needs no allowance" in told("keys", "add", "operator", "bob", "--allowance", "1eth", code=2)
