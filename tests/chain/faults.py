@@ -24,6 +24,7 @@ class Between:
         silent_after_send: the node takes it, and the answer never comes.
         down: nothing answers.
         tamper: changes the answer to a call.
+        watch: is shown what is about to be sent.
     """
 
     def __init__(self, rpc: Rpc) -> None:
@@ -31,6 +32,7 @@ class Between:
         self.die_before_send = self.die_after_send = self.silent_after_send = self.down = False
         self.tamper: Callable[[str, Sequence[Any], Any], Any] | None = None
         self.sent: list[str] = []
+        self.watch: Callable[[str], None] | None = None
 
     async def call(self, method: str, *params: Any) -> Any:
         if self.down:
@@ -40,6 +42,8 @@ class Between:
         if self.die_before_send:
             raise Killed
         self.sent.append(params[0])
+        if self.watch is not None:
+            self.watch(params[0])
         try:
             answer = await self._rpc.call(method, *params)
         finally:

@@ -1,0 +1,434 @@
+"""One seed, one life of a paid swarm: workers, requesters, a moody chain, a dying root; and what must hold of it.
+
+Everything runs on virtual time and one random generator, so that a seed replays its run step by step. The ledger and
+the sender are the real ones; the chain is ``FakeChain``. Chaos first, then everything heals, and the books are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import structlog
+
+from rendezvous.chain.audit import compare
+from rendezvous.chain.escrow import decode_event
+from rendezvous.chain.outbox import Rules
+from rendezvous.chain.sender import SenderLost, TransactionSender
+from rendezvous.ledger.money_ops import (
+    AddIntent,
+    Book,
+    ClaimSender,
+    Intent,
+    IntentKind,
+    IntentState,
+    Record,
+    ResumeSender,
+    RetryParked,
+    Sender,
+    SenderHeld,
+    Signed,
+)
+from rendezvous.ledger.ops import LeaseRef, WorkerRef
+from rendezvous.ledger.settings import LedgerSettings
+from swarm.content.cid import raw_cid
+from swarm.errors import RpcUnreachable
+from swarm.model import TERMINAL, Status, TaskId
+from swarm.vouchers import chain_task_id
+from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, FakeSigner, address_of
+from tests.chain.faults import Between, Killed
+from tests.rendezvous.ledger_world import World, new_task
+
+ROOT = address_of("root")
+ETHER = 10**18
+REWARDS = (10**15, 2 * 10**15, 7)
+#: Rounds and blocks that healing may take: a parked item waits for minutes, which are many blocks.
+HEALING_MOST = 80
+
+
+class Simulation:
+    """One run.
+
+    Args:
+        seed: all of its chance.
+        directory: where its ledger is.
+        tell: gets a line for each step, when a seed is replayed.
+    """
+
+    def __init__(self, seed: int, directory: Path, *, tell: Callable[[str], None] | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.tell = tell or (lambda _line: None)
+        self.counts: Counter[str] = Counter()
+        rng = self.rng
+        self.world = World(directory / "ledger.sqlite", LedgerSettings(host_rate_per_s=0, payer=ROOT))
+        self.chain = FakeChain(random.Random(rng.random()))
+        self.chain.give(ROOT, (1000 if rng.random() < 0.9 else 1) * ETHER)
+        self.between = Between(self.chain)
+        self.between.watch = self.check_sent
+        self.rules = Rules(
+            finality_blocks=rng.randint(1, 4),
+            watch_blocks=rng.randint(4, 12),
+            stuck_blocks=rng.randint(1, 4),
+            max_fee_wei=rng.choice((20, 100)) * 10**9,
+            in_flight_most=rng.randint(1, 6),
+            linger_s=rng.choice((0.0, 1.0, 20.0)),
+            doubt_s=rng.choice((0.0, 30.0)),
+        )
+        self.workers = [WorkerRef(address_of(f"worker-{n}"), f"instance-{n}") for n in range(rng.randint(1, 20))]
+        self.tasks: list[TaskId] = []
+        self.tasks_most = rng.randint(5, 300) if rng.random() < 0.2 else rng.randint(5, 60)
+        self.leases: list[tuple[WorkerRef, LeaseRef]] = []
+        self.sender: TransactionSender | None = None
+        self.paused: list[TransactionSender] = []
+        self.books = _Books(self)
+        self.foreign = rng.random() < 0.15
+        self.deposits = 0
+
+    def run(self) -> None:
+        """Chaos, healing, comparison."""
+        with structlog.testing.capture_logs():
+            try:
+                asyncio.run(self._run())
+            finally:
+                self.world.close()
+
+    async def _run(self) -> None:
+        for _ in range(3):
+            self.chain.mine()
+        actions: list[tuple[float, str]] = [
+            (12, "submit"),
+            (14, "claim"),
+            (14, "finish"),
+            (3, "cancel"),
+            (2, "replay"),
+            (8, "wait"),
+            (30, "round"),
+            (22, "mine"),
+            (3, "reorg"),
+            (2, "drop"),
+            (2, "fees"),
+            (2, "restart"),
+            (1, "wake_paused"),
+            (2, "outage"),
+            (2, "lag"),
+            (1, "money"),
+            (1 if self.foreign else 0, "foreign"),
+        ]
+        weights, names = zip(*actions, strict=True)
+        for _ in range(self.rng.randint(60, 220)):
+            name = self.rng.choices(names, weights)[0]
+            self.counts[name] += 1
+            self.tell(f"{self.world.now:.0f} block {self.chain.head.number}: {name}")
+            await getattr(self, f"do_{name}")()
+        await self.heal()
+        self.check()
+
+    # ── what happens ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def do_submit(self) -> None:
+        amount = min(self.rng.randint(1, 12), self.tasks_most - len(self.tasks))
+        if amount > 0:
+            ids = [str(UUID(int=self.rng.getrandbits(128))) for _ in range(amount + 1)]
+            self.tasks += self.world.submit(
+                *(
+                    new_task(
+                        id=task,
+                        dedupe_key=task,
+                        reward_wei=self.rng.choice(REWARDS),
+                        expires_in_s=self.rng.choice((600.0, 604_800.0)),
+                        max_attempts=2,
+                    )
+                    for task in ids[1:]
+                ),
+                job=ids[0],
+            )
+
+    async def do_claim(self) -> None:
+        worker = self.rng.choice(self.workers)
+        self.leases += [(worker, lease) for lease in self.world.claim(worker, want=self.rng.randint(1, 8))]
+
+    async def do_finish(self) -> None:
+        for _ in range(self.rng.randint(1, 8)):
+            if self.leases:
+                self.finish_one()
+
+    def finish_one(self) -> None:
+        worker, lease = self.leases.pop(self.rng.randrange(len(self.leases)))
+        luck = self.rng.random()
+        if luck < 0.75:
+            self.world.complete(worker, lease, cid=raw_cid(lease.task.encode()))
+        elif luck < 0.9:
+            self.world.fail(worker, lease, reason=self.rng.choice(("http_4xx", "timeout")))
+
+    async def do_cancel(self) -> None:
+        if self.tasks:
+            self.world.cancel(*self.rng.sample(self.tasks, min(3, len(self.tasks))))
+
+    async def do_replay(self) -> None:
+        if self.tasks:
+            self.world.replay(*self.rng.sample(self.tasks, min(6, len(self.tasks))))
+
+    async def do_wait(self) -> None:
+        self.world.later(self.rng.choice((1.0, 5.0, 30.0, 100.0)))
+
+    async def do_mine(self) -> None:
+        for _ in range(self.rng.randint(1, 3)):
+            skip = frozenset(each for each in self.chain.pool if self.rng.random() < 0.2)
+            self.chain.mine(skip=skip)
+
+    async def do_reorg(self) -> None:
+        deep = self.rules.finality_blocks + (2 if self.rng.random() < 0.3 else 0)
+        depth = self.rng.randint(1, deep)
+        self.chain.reorg(depth, forget=self.rng.choice((0.0, 0.5)))
+        for _ in range(self.rng.randint(0, depth + 1)):
+            self.chain.mine(skip=frozenset(each for each in self.chain.pool if self.rng.random() < 0.5))
+
+    async def do_drop(self) -> None:
+        if self.chain.pool:
+            self.chain.drop(self.rng.choice(sorted(self.chain.pool)))
+
+    async def do_fees(self) -> None:
+        self.chain.base_fee = self.rng.choice((1, 10**9, 5 * 10**9, 30 * 10**9, 200 * 10**9))
+
+    async def do_outage(self) -> None:
+        self.chain.down = not self.chain.down and self.rng.random() < 0.5
+
+    async def do_lag(self) -> None:
+        self.chain.lag = self.rng.choice((0, 0, 1, 3)) if self.rules.doubt_s else 0
+
+    async def do_restart(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """The root starts anew; the old sender may be a process that only paused."""
+        if self.sender is not None and len(self.paused) < 3:
+            self.paused.append(self.sender)
+        self.sender = None
+        self.world.close()
+        self.world.open()
+
+    async def do_wake_paused(self) -> None:
+        """A paused holder wakes: it must not get anything signed or written."""
+        if not self.paused or self.sender is None:
+            return
+        sent = len(self.between.sent)
+        with contextlib.suppress(SenderLost, RpcUnreachable):
+            await self.paused.pop().round()
+            raise AssertionError("a sender of an earlier epoch did a round")
+        assert len(self.between.sent) == sent, "a sender of an earlier epoch sent something"
+
+    async def do_money(self) -> None:
+        self.deposits += 1
+        kind = self.rng.choice((IntentKind.DEPOSIT, IntentKind.WITHDRAW))
+        self.world.do(
+            AddIntent(
+                kind=kind,
+                key=f"money-{self.deposits}",
+                sender=ROOT,
+                amount_wei=self.rng.choice(REWARDS),
+                payee=address_of("bank"),
+            )
+        )
+
+    async def do_foreign(self) -> None:
+        """Another program uses our key."""
+        nonce = self.chain.head.state.nonces.get(ROOT, 0)
+        signed = FakeSigner(ROOT).sign_transaction(
+            {
+                "nonce": nonce,
+                "to": address_of("stranger"),
+                "data": "0x",
+                "value": self.rng.randrange(100),
+                "gas": 21_000,
+                "maxFeePerGas": 10**12,
+                "maxPriorityFeePerGas": 10**12,
+            }
+        )
+        with contextlib.suppress(Exception):  # a fuller pool or an outage: then it doesn't happen
+            await self.chain.call("eth_sendRawTransaction", "0x" + signed.raw.hex())
+
+    async def do_round(self) -> None:
+        """A round of the sender, which may be cut anywhere."""
+        self.books.die = self.rng.choice((None,) * 12 + ("before", "after"))
+        luck = self.rng.random()
+        self.between.die_before_send = luck < 0.04
+        self.between.die_after_send = 0.04 <= luck < 0.08
+        self.between.silent_after_send = 0.08 <= luck < 0.12
+        try:
+            await self.one_round()
+        except Killed:
+            self.restart()
+        except RpcUnreachable:
+            pass
+        finally:
+            self.books.die = None
+            self.between.die_before_send = self.between.die_after_send = self.between.silent_after_send = False
+
+    async def one_round(self) -> bool:
+        """A round; the key is claimed first where it must be."""
+        if self.sender is None:
+            if self.chain.down:
+                raise RpcUnreachable("fake", "gone")
+            row = self.claim()
+            self.sender = TransactionSender(
+                self.books,
+                self.between,
+                FakeSigner(ROOT),
+                contract=CONTRACT,
+                chain_id=CHAIN_ID,
+                epoch=row.epoch,
+                rules=self.rules,
+            )
+        return (await self.sender.round()).moved
+
+    def claim(self) -> Sender:
+        """As a starting root does."""
+        anchor = self.chain.blocks[0]
+        row = self.world.do(
+            ClaimSender(
+                address=ROOT,
+                holder="root",
+                chain_id=CHAIN_ID,
+                contract=CONTRACT,
+                nonce=self.chain.head.state.nonces.get(ROOT, 0),
+                anchor_number=anchor.number,
+                anchor_hash=anchor.hash,
+                balance_wei=0,
+            )
+        )
+        assert isinstance(row, Sender)
+        return row
+
+    # ── healing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def heal(self) -> None:
+        """Everything works again, and nobody wants anything new: what was begun must come to its end."""
+        self.tell("healing")
+        self.chain.down, self.chain.lag, self.chain.base_fee = False, 0, 10**9
+        self.chain.blocks[-1].state.ether[ROOT] += 1000 * ETHER
+        self.leases.clear()
+        left = [task for task in self.tasks if self.world.task(task).status not in TERMINAL]
+        if left:
+            self.world.cancel(*left)
+        for _ in range(HEALING_MOST):
+            self.world.later(60.0)
+            while await self.one_round():
+                pass
+            row = self.world.reader.sender(ROOT)
+            if row is not None and row.stopped is not None:
+                assert self.foreign or self.rules.doubt_s == 0, row.stopped
+                nonce = self.chain.head.state.nonces.get(ROOT, 0)
+                self.world.do(ResumeSender(address=ROOT, next_nonce=nonce))
+            self.world.do(RetryParked(address=ROOT))
+            self.chain.mine()
+            if self.is_quiet():
+                return
+        raise AssertionError(f"it didn't come to an end: {[each for each in self.intents() if not ended(each)][:3]}")
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is left to do, also for those who only watch."""
+        return all(ended(intent) for intent in self.intents()) and not self.world.value(
+            "SELECT count(*) FROM transactions WHERE state IN ('signed', 'sent', 'mined', 'foreign')"
+        )
+
+    def intents(self) -> list[Intent]:
+        """All of them."""
+        return self.world.reader.intents(ROOT)
+
+    # ── what must hold ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_sent(self, raw: str) -> None:
+        """Whatever is sent was stored before."""
+        stored = self.world.value(f"SELECT count(*) FROM attempts WHERE lower(hex(raw)) = '{raw[2:]}'")  # noqa: S608
+        assert stored == 1, "bytes were sent that aren't in the ledger"
+
+    def check_signed(self, entry: Signed) -> None:
+        """A payment is signed only when its funding is final."""
+        state = {(each.kind.slot, each.key): each.state for each in self.intents()}
+        by_number = {each.n: each for each in self.intents()}
+        for item in entry.items:
+            if item.kind in (IntentKind.COMPLETE, IntentKind.FAIL):
+                assert state["create", by_number[item.n].key] is IntentState.DONE
+
+    def check(self) -> None:
+        """Ledger and chain are equal to the wei; each (task, generation) was settled exactly once."""
+        chain, intents = self.chain.head.state, self.intents()
+        chain.check_solvent()
+        logs = [log for block in self.chain.blocks for log in block.logs]
+        events = [event for event in map(decode_event, logs) if event is not None]
+        row = self.world.reader.sender(ROOT)
+        assert row is not None
+        balance_wei = chain.balances.get(ROOT, 0)
+        report = compare(row, intents, intents, events, balance_wei=balance_wei, block=self.chain.head.number)
+        assert report.differences == (), report.differences
+        assert report.open_wei == 0
+        owed: Counter[str] = Counter()
+        settled: Counter[str] = Counter()
+        for intent in intents:
+            if intent.kind is IntentKind.COMPLETE and intent.state is IntentState.DONE:
+                owed[intent.payee or ""] += intent.amount_wei
+            if intent.kind.slot == "settle" and intent.state is IntentState.DONE:
+                settled[intent.key] += 1
+        for worker in self.workers:
+            assert chain.ether.get(worker.address, 0) == owed[worker.address]
+        fundings = [intent for intent in intents if intent.kind is IntentKind.CREATE]
+        for funding in fundings:
+            on_chain = chain.tasks.get((ROOT, chain_task_id(funding.task or "", funding.generation or 0)))
+            if funding.state is IntentState.DONE:
+                assert settled[funding.key] == 1
+            else:
+                assert (funding.state, on_chain, settled[funding.key]) == (IntentState.VOID, None, 0)
+        assert sum(settled.values()) == len(chain.tasks)
+        self.check_flags({funding.key: funding for funding in fundings})
+
+    def check_flags(self, fundings: dict[str, Intent]) -> None:
+        """What owners are shown is what the chain has."""
+        for task in self.tasks:
+            view, generation = self.world.task(task), self.world.row(task).funding_generation
+            funded = fundings[f"{task}:{generation}"].state is IntentState.DONE
+            paid, refunded = view.paid is not None, view.refunded is not None
+            if view.status == Status.COMPLETED:
+                assert (funded, paid, refunded) == (True, True, False), view
+            else:
+                assert (paid, refunded) == (False, funded), view
+            assert (view.on_chain is not None) == funded, view
+        paid_tasks = sum(self.world.task(task).paid is not None for task in self.tasks)
+        self.counts["paid"] = paid_tasks
+
+
+def ended(intent: Intent) -> bool:
+    """Whether nothing more becomes of it. A withdrawal of more than there is waits for ever, by right."""
+    return intent.state in (IntentState.DONE, IntentState.VOID) or intent.kind is IntentKind.WITHDRAW
+
+
+class _Books:
+    """The ledger as the sender sees it, with others at work in between, and a process that dies."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._sim = simulation
+        self.die: str | None = None
+
+    async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld:
+        sim = self._sim
+        if op.entries and self.die == "before":
+            raise Killed
+        if sim.rng.random() < 0.2:  # between reading the book and writing to it
+            await sim.rng.choice((sim.do_cancel, sim.do_finish, sim.do_claim))()
+        for entry in op.entries:
+            if isinstance(entry, Signed):
+                sim.check_signed(entry)
+        answer: tuple[bool, ...] | SenderHeld = sim.world.do(op)
+        if op.entries and self.die == "after":
+            raise Killed
+        return answer
+
+    async def book(self, sender: str) -> Book | None:
+        return self._sim.world.reader.book(sender, now=self._sim.world.now)
+
+    def now(self) -> float:
+        return self._sim.world.now
