@@ -38,6 +38,7 @@ from swarm.wire import (
     MAX_SUBMISSION_BYTES,
     MAX_TASK_BYTES,
     MAX_TASKS_PER_SUBMISSION,
+    AccountView,
     ErrorBody,
     EventView,
     JobView,
@@ -184,6 +185,7 @@ class Client:
         name: str | None = None,
         job: JobId | None = None,
         token: str | None = None,
+        budget_wei: int | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Receipt:
         """Submit any number of tasks as one job, in chunks that the door takes.
@@ -194,6 +196,7 @@ class Client:
             job: an existing job of yours to add to; a new one begins without it.
             token: makes a later call with the same token and tasks go on where this one was cut off, instead of
                 submitting twice. Choose it anew for each submission that you mean.
+            budget_wei: the most that the rewards of a new job may come to, wei; later submissions to it included.
             on_progress: called with the number of tasks submitted so far.
 
         Raises:
@@ -206,7 +209,7 @@ class Client:
         warnings: dict[str, None] = {}
         created = 0
         for number, chunk in enumerate(_chunks(tasks)):
-            body = encode({"tasks": chunk, "job": job, **({"name": name} if name and job is None else {})})
+            body = encode({"tasks": chunk, "job": job, **(_of_new_job(name, budget_wei) if job is None else {})})
             key = hashlib.sha256(b"%s/%d/%s" % (token.encode(), number, body)).hexdigest()
             answer = self._call("POST", "/v1/tasks", Submitted, body=body, headers={"Idempotency-Key": key})
             job = answer.job
@@ -258,6 +261,10 @@ class Client:
     def why(self, task: TaskId) -> dict[str, Any]:
         """Why a task isn't running: its own state, and each live worker's refusal."""
         return self._call("GET", f"/v1/tasks/{task}/why", dict[str, Any])
+
+    def account(self) -> AccountView:
+        """What one may spend on rewards, and what the chain asks for now."""
+        return self._call("GET", "/v1/account", AccountView)
 
     def status(self) -> dict[str, Any]:
         """Totals of the swarm."""
@@ -421,6 +428,12 @@ def _refusal(response: httpx.Response) -> DoorRefused:
     return DoorRefused(
         error.code, error.message, status=status, retry_after_s=error.retry_after_s, details=error.details
     )
+
+
+def _of_new_job(name: str | None, budget_wei: int | None) -> dict[str, str]:
+    """What the submission that makes a job says of it."""
+    told = {"name": name, "budget_wei": None if budget_wei is None else str(budget_wei)}
+    return {key: value for key, value in told.items() if value}
 
 
 def _chunks(tasks: Iterable[NewTask]) -> Iterator[list[msgspec.Raw]]:

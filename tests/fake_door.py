@@ -36,6 +36,8 @@ class FakeDoor:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.blocks: dict[str, bytes] = {}
         self.answered: dict[str, bytes] = {}
+        #: What alice may spend.
+        self.account: dict[str, Any] = {"owner": "alice", "role": "requester"}
         #: (method, path) of every request.
         self.requests: list[tuple[str, str]] = []
         #: Answers to give before anything else: a status with an error, or an exception to raise; consumed in order.
@@ -129,6 +131,8 @@ class FakeDoor:
         match [method, *path.strip("/").split("/")]:
             case ["POST", "v1", "tasks"]:
                 return self._submit(headers["idempotency-key"], body)
+            case ["GET", "v1", "account"]:
+                return _data(self.account)
             case ["GET", "v1", "jobs"]:
                 return self._page([self.answer_job(job) for job in reversed(self.jobs)], query)
             case ["GET", "v1", "jobs", job] if job in self.jobs:
@@ -178,7 +182,7 @@ class FakeDoor:
             return 200, self.answered[digest]
         submission = json.loads(body)
         job = submission.get("job") or f"01930000-0000-7000-8000-{len(self.jobs):012d}"
-        self.jobs.setdefault(job, {"name": submission.get("name")})
+        self.jobs.setdefault(job, {"name": submission.get("name"), "budget_wei": submission.get("budget_wei")})
         known = {task["urls"][0]: task["id"] for task in self.tasks.values() if task["job"] == job}
         results = []
         for new in submission["tasks"]:

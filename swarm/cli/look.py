@@ -90,6 +90,7 @@ def show(id_: str, as_json: bool) -> None:
 
 
 def _show_task(client: Client, id_: str, as_json: bool) -> None:
+    from swarm.amounts import show_wei
     from swarm.cli.output import print_json, print_pairs, print_table
 
     task, history = client.task(id_), list(client.history(id_))
@@ -100,9 +101,10 @@ def _show_task(client: Client, id_: str, as_json: bool) -> None:
     pairs += [("reason", task.reason), ("detail", task.detail), ("kind", task.kind), ("urls", " ".join(task.urls))]
     pairs += [("attempts", f"{task.attempts} of {task.max_attempts}"), ("worker", task.assignee), ("via", task.via)]
     pairs += [("spec", task.spec), ("meta", task.meta), ("result", task.result)]
-    print_pairs(
-        [*pairs, ("accepted", task.accepted and _clock(task.accepted)), ("paid", task.paid and _clock(task.paid))]
-    )
+    if task.reward_wei != "0":
+        pairs.append(("reward", show_wei(int(task.reward_wei))))
+    flags = {"on chain": task.on_chain, "accepted": task.accepted, "paid": task.paid, "refunded": task.refunded}
+    print_pairs([*pairs, *((flag, at and _clock(at)) for flag, at in flags.items())])
     click.echo()
     rows = (
         (_clock(event.at), event.move, event.to, event.who or event.by, event.fence, event.reason) for event in history

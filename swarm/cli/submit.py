@@ -11,13 +11,16 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
 
 from swarm.cli.base import Command, as_json, connect
-from swarm.errors import ConfigurationError
+from swarm.errors import ConfigurationError, DoorRefused, SwarmError
+
+if TYPE_CHECKING:
+    from swarm.wire import AccountView
 
 #: A scheme, a colon and something behind it: an argument of this shape is a URL, never a file.
 SCHEME: Final = "://"
@@ -32,6 +35,7 @@ SHOWN_PROGRESS_FROM: Final = 2_000
         ("one record a page", "swarm submit urls.txt --extract title=h1::text --extract price=.price::text"),
         ("one record a row", "swarm submit https://example.com/list --each tr --extract name=td::text"),
         ("from another program", "generate-urls | swarm submit - --extract title=title::text --name nightly"),
+        ("paid, and never more than this", "swarm submit urls.txt --reward 0.001eth --budget 1eth"),
         ("in a script", "job=$(swarm submit urls.txt --detach) && swarm watch $job && swarm results $job -o out.jsonl"),
     ],
 )
@@ -48,6 +52,8 @@ SHOWN_PROGRESS_FROM: Final = 2_000
 @click.option("--tier", default="bulk", show_default=True, help="The share of the capacity: interactive or bulk.")
 @click.option("--label", multiple=True, metavar="LABEL", help="Only workers that carry this label.")
 @click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Returned with each result.")
+@click.option("--reward", metavar="AMOUNT", help="What each task pays the worker: 0.001eth, 20gwei, 5000wei.")
+@click.option("--budget", metavar="AMOUNT", help="The most that the job's rewards may come to.")
 @click.option("--detach", "-d", is_flag=True, help="Don't watch; print the job's id and leave.")
 @as_json
 def submit(
@@ -63,6 +69,8 @@ def submit(
     tier: str,
     label: tuple[str, ...],
     meta: tuple[str, ...],
+    reward: str | None,
+    budget: str | None,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -82,12 +90,25 @@ def submit(
         "tier": tier,
         "requires": Requires(labels=label),
     }
+    reward_wei, budget_wei = _money(reward, budget, tasks=len(set(urls)))
+    if reward_wei:
+        shape["reward_wei"] = str(reward_wei)
     name = name or next((Path(source).name for source in sources if is_file(source)), None)
     tasks = (NewTask(urls=(url,), **shape) for url in urls)
-    token = Token.of(name, [*urls, repr(shape)], os.environ)
     with connect() as client:
+        token = Token.of(name, [*urls, repr(shape), str(budget_wei)], os.environ)
+        if reward_wei and not token.goes_on:
+            try:
+                account = client.account()
+                check_paid(account)
+                _check_allowance(account, reward_wei * len(set(urls)))
+            except SwarmError:
+                token.forget()
+                raise
         progress = _Progress(len(urls))
-        receipt = client.submit(tasks, name=name and name[:64], token=token.value, on_progress=progress)
+        receipt = client.submit(
+            tasks, name=name and name[:64], token=token.value, budget_wei=budget_wei, on_progress=progress
+        )
         progress.end()
         token.forget()
         for warning in receipt.warnings:
@@ -194,6 +215,51 @@ def split_pairs(option: str, given: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
+# ── money ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _money(reward: str | None, budget: str | None, *, tasks: int) -> tuple[int, int | None]:
+    """The reward of a task and the job's budget, wei; refused before the door is asked where they don't fit."""
+    from swarm.amounts import parse_wei, show_wei
+
+    reward_wei = parse_wei(reward) if reward else 0
+    budget_wei = parse_wei(budget) if budget else None
+    if budget_wei is not None and tasks * reward_wei > budget_wei:
+        raise ConfigurationError(
+            f"budget_exceeded: {tasks} tasks at {reward} come to {show_wei(tasks * reward_wei)}, above {budget}",
+            hint="nothing was submitted; raise --budget, or lower --reward",
+        )
+    return reward_wei, budget_wei
+
+
+def check_paid(account: AccountView) -> None:
+    """Refuse rewards in a swarm that has no chain.
+
+    Raises:
+        DoorRefused: with the code that the door would give.
+    """
+    if account.ethereum is None:
+        raise DoorRefused(
+            "unpaid_swarm",
+            "this swarm has no contract, so nobody can be paid: submit without --reward",
+        )
+
+
+def _check_allowance(account: AccountView, total_wei: int) -> None:
+    """Refuse rewards that the door would refuse, before the first of many submissions is made."""
+    from swarm.amounts import show_wei
+
+    if account.allowance_wei is not None:
+        left_wei = max(0, int(account.allowance_wei) - int(account.spent_wei or 0))
+        if total_wei > left_wei:
+            raise DoorRefused(
+                "allowance_exceeded",
+                f"these rewards come to {show_wei(total_wei)}, and your allowance has {show_wei(left_wei)} left: "
+                "submit fewer tasks, lower --reward, or ask the operator for more",
+                status=402,
+            )
+
+
 # ── a submission that is cut off ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -202,6 +268,7 @@ class Token:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.goes_on = path.exists()
         try:
             self.value = path.read_text()
             click.echo("going on with the submission that was cut off", err=True)

@@ -15,6 +15,7 @@ __all__ = ["COMMANDS", "cli", "main"]
 COMMANDS: Final = {
     "login": "swarm.cli.login:login",
     "submit": "swarm.cli.submit:submit",
+    "quote": "swarm.cli.quote:quote",
     "watch": "swarm.cli.watch:watch",
     "results": "swarm.cli.results:results",
     "ls": "swarm.cli.look:ls",
