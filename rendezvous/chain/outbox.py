@@ -176,7 +176,11 @@ class JudgeForeign:
 
 @attrs.frozen
 class Sign:
-    """Put these intents into a transaction of the next nonce."""
+    """Put these intents into a transaction of the next nonce.
+
+    A plan may have several: the first that can be signed is, so that one that can't (the wallet is too empty for it)
+    keeps no other back. The rest is for the next round.
+    """
 
     intents: tuple[Intent, ...]
     fees: Fees
@@ -433,8 +437,8 @@ class _Outlook:
                 self._steps.append(Note(Stopped(reason=foreign_reason(nonce))))
         if self._doubts:
             return
-        batch = self._choose()
-        if batch is None:
+        batches = list(self._choose())
+        if not batches:
             return
         fees = first_fees(
             base_fee_wei=self._view.base_fee_wei, tip_wei=self._view.tip_wei, cap_wei=self._rules.max_fee_wei
@@ -447,18 +451,17 @@ class _Outlook:
                 "funding and paying wait for a cheaper hour; raise --max-fee to go on now",
             )
             return
-        self._steps.append(Sign(batch, fees))
+        self._steps.extend(Sign(batch, fees) for batch in batches)
 
-    def _choose(self) -> tuple[Intent, ...] | None:
-        """The batch to sign now: full, or alone, or waited for long enough. The oldest intent's batch goes first."""
+    def _choose(self) -> Iterator[tuple[Intent, ...]]:
+        """The batches that may be signed now: full, or alone, or waited for long enough; that of the oldest first."""
         under_way = sum(each.state is not TxState.FINAL for each in self._book.transactions)
         if under_way >= self._rules.in_flight_most:
-            return None
+            return
         for batch, most in _batches(self._book.queued):
             waited_s = self._now - min(intent.created_at for intent in batch)
             if not under_way or len(batch) >= most or waited_s >= self._rules.linger_s:
-                return tuple(batch)
-        return None
+                yield tuple(batch)
 
 
 def _batches(queued: Sequence[Intent]) -> Iterator[tuple[list[Intent], int]]:

@@ -180,11 +180,16 @@ class TransactionSender:
         view = await self._look(book)
         plan = decide(book, view, self._rules, doubts=self._doubts, now=self._books.now())
         self._doubts = plan.doubts
-        moved = False
+        moved = signed = False
         for step in plan.steps:
-            moved = await self._do(step, book, view) or moved
+            if isinstance(step, Sign):
+                signed = signed or await self._do(step, book, view)
+            else:
+                moved = await self._do(step, book, view) or moved
         under_way = any(each.state is not TxState.FINAL for each in book.transactions)
-        return Round(moved=moved, pending=under_way or bool(book.queued), worries=(*plan.worries, *self._worries))
+        return Round(
+            moved=moved or signed, pending=under_way or bool(book.queued), worries=(*plan.worries, *self._worries)
+        )
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """One seed, one life of a paid swarm: workers, requesters, a moody chain, a dying root; and what must hold of it.
 
-Everything runs on virtual time and one random generator, so that a seed replays its run step by step. The ledger and
-the sender are the real ones; the chain is ``FakeChain``. Chaos first, then everything heals, and the books are compared.
+Everything runs on virtual time and one random generator, so that a seed replays its run step by step. Ledger and sender
+are the real ones; the chain is ``FakeChain``. Chaos first, then everything heals, and the books are compared.
 """
 
 from __future__ import annotations
