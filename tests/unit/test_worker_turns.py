@@ -246,6 +246,16 @@ def test_a_grant_that_is_sent_again_is_started_once(alice: Alice) -> None:
     assert effects == []
 
 
+def test_a_grant_that_was_just_given_back_is_not_started_when_it_is_sent_again(alice: Alice) -> None:
+    alice.given(1)
+    alice.turns.nudge()
+    turn = alice.take()
+    alice.turns.give_back(1, alice.now)
+
+    assert alice.answer(turn, grants=(grant(1),)) == []
+    assert alice.take().released == (Released(task=task_id(1), fence=1),)
+
+
 def test_an_outcome_the_answer_passes_over_is_said_again(alice: Alice) -> None:
     alice.given(1)
     alice.turns.report(failed(1), alice.now)
