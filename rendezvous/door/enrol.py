@@ -10,10 +10,12 @@ import asyncio
 
 import structlog
 
+import swarm
 from rendezvous.door.auth import digest_of, new_key
 from rendezvous.door.call import Call, Shown
 from rendezvous.door.resources import Door
 from rendezvous.ledger.ops import Enrol, WorkerRef
+from rendezvous.policy.versions import check_release
 from swarm.model import Refusal, RefusalCode, Role
 from swarm.signing import enrolment_fault
 from swarm.wire import Enrolled, Enrolment
@@ -27,6 +29,9 @@ async def enrol(door: Door, call: Call) -> Shown | Refusal:
     """Bind a worker's keys and give it an API key."""
     enrolment: Enrolment = call.body
     charter = door.site.charter
+    unfit = check_release(enrolment.hello.version, swarm.__version__) if enrolment.hello is not None else None
+    if unfit is not None:
+        return unfit
     if charter.admission == "invite" and enrolment.invite is None:
         return Refusal(
             RefusalCode.INVITE_INVALID,

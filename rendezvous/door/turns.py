@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+import swarm
 from rendezvous.door.envelope import error_body, outcome_of, refusal_of
 from rendezvous.door.metrics import Metrics
 from rendezvous.door.verify import verify_done
@@ -28,6 +29,7 @@ from rendezvous.ledger.ops import (
     TurnResult,
     WorkerRef,
 )
+from rendezvous.policy.versions import check_release
 from rendezvous.store import RootStore
 from swarm.errors import SwarmError
 from swarm.model import Address, Refusal, RefusalCode, TaskId
@@ -106,6 +108,9 @@ class Turns:
                     f"turn {turn.n} comes after turn {last[0]} of the same boot; number turns upwards",
                     details={"n": last[0]},
                 )
+            unfit = check_release(turn.hello.version, swarm.__version__) if turn.hello is not None else None
+            if unfit is not None:
+                return unfit
             worker = self._fleet.known(ref, payout)
             if turn.hello is not None:
                 self._fleet.introduce(worker, turn.hello)

@@ -129,3 +129,15 @@ async def test_the_ledger_never_holds_a_key_itself(tmp_path: Path) -> None:
         assert row is not None
         for file in (tmp_path / "root").glob("ledger.sqlite*"):
             assert alice.key.encode() not in file.read_bytes()
+
+
+async def test_a_worker_two_releases_away_is_turned_away_at_enrolment_and_in_its_turns(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        request, _, _ = stage.enrolment("bob", await stage.challenge())
+        old = {"version": "0.9.0", "kinds": {"noop": "1"}}
+
+        refused = await stage.anyone.post("/v1/enrolments", {**request, "hello": old})
+        assert (refused.status, refused.code) == (400, "version_unsupported")
+        refused = await alice.post("/v1/turns", {**alice.turn(), "hello": old})
+        assert (refused.status, refused.code) == (400, "version_unsupported")

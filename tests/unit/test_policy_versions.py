@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rendezvous.policy.versions import check_release
+from swarm.model import RefusalCode
+
+
+@pytest.mark.parametrize("theirs", ["1.4.0", "1.4.9", "1.3.0", "1.5.2", "1.4.0rc1", "1.4"])
+def test_this_release_and_its_neighbours_meet(theirs: str) -> None:
+    assert check_release(theirs, "1.4.2") is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "who"),
+    [("1.2.9", "upgrade the worker"), ("0.4.2", "upgrade the worker"), ("1.6.0", "operator"), ("2.4.2", "operator")],
+)
+def test_a_release_further_away_is_told_who_should_upgrade(theirs: str, who: str) -> None:
+    refusal = check_release(theirs, "1.4.2")
+    assert refusal is not None
+    assert refusal.code is RefusalCode.VERSION_UNSUPPORTED
+    assert who in refusal.message
+    assert refusal.details == {"root": "1.4.2", "worker": theirs}
+
+
+@given(st.text(max_size=64))
+def test_any_text_is_a_release_or_is_refused_with_a_sentence(text: str) -> None:
+    refusal = check_release(text, "0.1.0")
+    assert refusal is None or refusal.code is RefusalCode.VERSION_UNSUPPORTED
