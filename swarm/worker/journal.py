@@ -53,6 +53,19 @@ _DELETE: Final = "DELETE FROM outcomes WHERE task = ? AND fence = ?"
 _Statement = tuple[str, tuple[object, ...]]
 
 
+@attrs.define
+class _Group:
+    """Those whose statements are written in one transaction.
+
+    Attributes:
+        ended: set once it is written, or couldn't be, or who was to write it is gone.
+        fault: why it couldn't be written.
+    """
+
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    fault: StoreFull | None = None
+
+
 class Journal:
     """The outcomes on disk, and the same in memory; made by ``open_journal``."""
 
@@ -63,6 +76,7 @@ class Journal:
         self._records: dict[tuple[TaskId, int], Record] = {}
         self._waiting: list[_Statement] = []
         self._committing = trio.Lock()
+        self._gathering: _Group | None = None
         self._committed = 0
         self._queued = 0
 
@@ -132,12 +146,35 @@ class Journal:
         return self._queued
 
     async def _commit(self, statement: _Statement) -> None:
-        """Write a statement, and whatever waits with it, in one transaction: one sync of the disk for all."""
+        """Write a statement, and whatever waits with it, in one transaction: one sync of the disk for all.
+
+        All of a group go on at once, so that their outcomes are said in one turn.
+        """
         ticket = self._queue(statement)
-        await trio.lowlevel.checkpoint()  # whoever is ready to write now comes along
-        async with self._committing:
-            if self._committed < ticket:
+        while self._committed < ticket:
+            group = self._gathering
+            if group is None:
+                await self._lead()
+                continue
+            await group.ended.wait()
+            if group.fault is not None:
+                raise StoreFull(str(self._path)) from group.fault
+
+    async def _lead(self) -> None:
+        """Gather a group, and write it."""
+        group = self._gathering = _Group()
+        try:
+            async with self._committing:  # while the write before this one goes on, others join
+                await trio.lowlevel.checkpoint()  # so does whoever is ready just now
+                self._gathering = None
                 await self.flush()
+        except StoreFull as full:
+            group.fault = full
+            raise
+        finally:
+            if self._gathering is group:
+                self._gathering = None
+            group.ended.set()
 
     async def flush(self) -> None:
         """Commit what waits; the caller holds the lock, or is the last one."""
