@@ -132,6 +132,13 @@ class FakeChain:
         self.blocks.append(block)
         return block
 
+    def mine_blindly(self) -> None:
+        """Add an empty block, although the books of the contract were tampered with."""
+        before = self.head
+        self.blocks.append(
+            Block(before.number + 1, self._hash(), before.timestamp + BLOCK_S, self.base_fee, before.state.copy())
+        )
+
     def reorg(self, depth: int, *, forget: float = 0.0) -> None:
         """Throw the newest blocks away; their transactions go back to the pool, some are forgotten."""
         depth = min(depth, len(self.blocks) - 1)
