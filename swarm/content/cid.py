@@ -164,7 +164,10 @@ def verify_block(cid: Cid, data: bytes) -> None:
         ContentMismatch: they are others.
         MalformedInput: the CID isn't one.
     """
-    if hashlib.sha256(data).digest() != parse_cid(cid).digest:
+    digest = hashlib.sha256(data).digest()
+    if cid == format_cid(Codec.RAW, digest):  # the usual case, at a third of the cost of taking the CID apart
+        return
+    if digest != parse_cid(cid).digest:
         raise ContentMismatch(cid, f"{len(data)} bytes that aren't those of {cid}")
 
 
@@ -268,6 +271,9 @@ def build(data: bytes) -> Dag:
     Returns:
         The root's CID, and all blocks, children before parents.
     """
+    if len(data) <= LEAF_BYTES:  # nearly all contents, and every small manifest
+        root = raw_cid(data)
+        return Dag(root, {root: data})
     builder = FileBuilder()
     blocks = dict(builder.feed(data))
     blocks.update(builder.finish())

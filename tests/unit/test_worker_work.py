@@ -191,6 +191,19 @@ async def test_no_more_tasks_run_than_there_are_slots(tmp_path: Path, door: Memo
     assert all(row.completions == 1 for row in door.tasks.values())
 
 
+async def test_results_that_are_ready_together_are_said_in_one_turn(
+    tmp_path: Path, door: MemoryDoor, ipfs: MemoryIpfs
+) -> None:
+    async with alice_at(tmp_path, door, ipfs, slots=8) as alice:
+        tasks = [door.submit("played") for _ in range(8)]
+        await alice.played.until(lambda: len(alice.played.running) == 8)
+        alice.played.cue.set()
+        for task in tasks:
+            await door.until_status(task, Status.COMPLETED)
+
+    assert [len(turn.done) for turn in door.turns if turn.done] == [8]
+
+
 async def test_a_failure_is_reported_with_its_reason(tmp_path: Path, door: MemoryDoor, ipfs: MemoryIpfs) -> None:
     async with alice_at(tmp_path, door, ipfs):
         task = await door.until_status(door.submit(spec={"fail": "http_4xx"}), Status.FAILED)
