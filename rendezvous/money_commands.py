@@ -88,6 +88,36 @@ def show_wallet(**given: Any) -> None:
         click.echo(f"{name:<{width}}  {value}")
 
 
+@wallet.command()
+@options("data", "chain_key", "rpc", "contract", "ledger")
+def resume(**given: Any) -> None:
+    """Let the root sign again after it stopped because another program had used its key.
+
+    Make sure first that no other does: two roots with one key disturb each other for ever.
+    """
+    from rendezvous.ledger.money_ops import ResumeSender
+
+    settings = settings_of(given)
+    address, holdings = _look(settings)
+    sender = _sender(settings, address)
+    if sender is None or sender.stopped is None:
+        raise ConfigurationError(f"the root with the key of {address} didn't stop", hint="nothing was changed")
+    apply(settings, ResumeSender(address=address, next_nonce=holdings.nonce))
+    click.echo(f"the root signs again, from nonce {max(holdings.nonce, sender.next_nonce)} on")
+
+
+@wallet.command()
+@options("data", "chain_key", "ledger")
+def retry(**given: Any) -> None:
+    """Try again what failed too often and was parked. The running root sends it."""
+    from rendezvous.chain.keystore import keystore_address
+    from rendezvous.ledger.money_ops import RetryParked
+
+    settings = settings_of(given)
+    retried = apply(settings, RetryParked(address=keystore_address(_keystore(settings))))
+    click.echo(f"asked for: {retried} parked intents are tried again")
+
+
 @click.command()
 @click.argument("amount")
 @options("data", "chain_key", "rpc", "contract", "ledger")
@@ -146,6 +176,7 @@ class _Holdings:
     chain_id: int
     ether_wei: Wei
     escrow_wei: Wei
+    nonce: int
 
 
 def _positive(amount: str) -> Wei:
@@ -184,7 +215,11 @@ async def _holdings(settings: RootSettings, address: Address) -> _Holdings:
     from rendezvous.chain.rpc import open_rpc, shown_url
     from swarm.errors import RpcSaid
 
-    calls: list[tuple[str, list[Any]]] = [("eth_chainId", []), ("eth_getBalance", [address, "latest"])]
+    calls: list[tuple[str, list[Any]]] = [
+        ("eth_chainId", []),
+        ("eth_getBalance", [address, "latest"]),
+        ("eth_getTransactionCount", [address, "latest"]),
+    ]
     if settings.contract is not None:
         reading = {"to": settings.contract, "data": "0x" + escrow.balance_call(address).hex()}
         calls.append(("eth_call", [reading, "latest"]))
@@ -193,13 +228,13 @@ async def _holdings(settings: RootSettings, address: Address) -> _Holdings:
     for answer in answers:
         if isinstance(answer, RpcSaid):
             raise answer
-    chain_id, ether_wei = (int(answer, 16) for answer in answers[:2])
+    chain_id, ether_wei, nonce = (int(answer, 16) for answer in answers[:3])
     escrow_wei = 0
     if settings.contract is not None:
-        if answers[2] == "0x":
+        if answers[3] == "0x":
             raise ConfigurationError(
                 f"there is no contract at {settings.contract} on chain {chain_id} ({shown_url(settings.rpc or '')})",
                 hint="give the right --contract and --rpc",
             )
-        escrow_wei = escrow.decode_balance(answers[2])
-    return _Holdings(chain_id=chain_id, ether_wei=ether_wei, escrow_wei=escrow_wei)
+        escrow_wei = escrow.decode_balance(answers[3])
+    return _Holdings(chain_id=chain_id, ether_wei=ether_wei, escrow_wei=escrow_wei, nonce=nonce)

@@ -294,7 +294,7 @@ class _Outlook:
             self._worry(
                 WorryCode.PARKED,
                 f"{self._book.parked} intents failed too often and are parked",
-                "swarm-root wallet shows each with its reason; `swarm-root wallet --retry` tries them again",
+                "the log has each with its reason; when that is gone, try them again: swarm-root wallet retry",
                 at_once=True,
             )
         return Plan(steps=tuple(self._steps), worries=tuple(self._worries), doubts=self._doubts)
@@ -426,7 +426,7 @@ class _Outlook:
             self._worry(
                 WorryCode.SENDER_STOPPED,
                 f"nothing is signed with the key of {sender.address}: {sender.stopped}",
-                "see to it that nobody else signs with this key, then run: swarm-root wallet --resume",
+                "see to it that nobody else signs with this key, then run: swarm-root wallet resume",
                 at_once=True,
             )
             return

@@ -279,7 +279,7 @@ class TransactionSender:
             raise SenderLost(answer)
         for entry, written in zip(entries, answer, strict=True):
             if written:
-                log.info(f"chain_{type(entry).__name__.lower()}", **_facts(entry))
+                _tell(entry)
         return any(answer)
 
     async def _send(self, nonce: int, attempt: Attempt) -> bool:
@@ -584,6 +584,14 @@ def _named(intent: Intent, error: ContractError | str) -> ItemOutcome:
 def _later(intent: Intent, error: ContractError | str) -> ItemOutcome:
     verdict = Verdict.AGAIN if _is_about_money(error) else Verdict.DELAYED
     return ItemOutcome(n=intent.n, verdict=verdict, note=str(error), retry_after_s=RETRY_S)
+
+
+def _tell(entry: Entry) -> None:
+    """Log what was written, and each intent that it didn't make true, with the reason."""
+    log.info(f"chain_{type(entry).__name__.lower()}", **_facts(entry))
+    for outcome in getattr(entry, "outcomes", None) or ():
+        if outcome.note is not None:
+            log.warning("intent_failed", intent=outcome.n, verdict=outcome.verdict.value, reason=outcome.note)
 
 
 def _facts(entry: Entry) -> dict[str, Any]:

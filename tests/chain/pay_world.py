@@ -15,7 +15,7 @@ from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc
 from rendezvous.chain.sender import Round, Signer, TransactionSender
 from rendezvous.ledger.money_ops import Book, ClaimSender, Intent, IntentState, Record, Sender, SenderHeld
-from rendezvous.ledger.ops import WorkerRef
+from rendezvous.ledger.ops import LeaseRef, WorkerRef
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import raw_cid
 from swarm.model import Status, TaskId
@@ -162,9 +162,18 @@ class PayWorld(World):
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────────────────────────
 
+    def claim_one(self, who: WorkerRef = ALICE) -> LeaseRef:
+        """A worker takes the next task."""
+        (lease,) = self.claim(who)
+        return lease
+
+    def complete_one(self, lease: LeaseRef, who: WorkerRef = ALICE) -> None:
+        """A worker completes what it took."""
+        assert self.complete(who, lease, cid=raw_cid(b"result")) is Status.COMPLETED
+
     def run_task(self, who: WorkerRef = ALICE, content: bytes = b"result") -> TaskId:
         """A worker takes the next task and completes it."""
-        (lease,) = self.claim(who)
+        lease = self.claim_one(who)
         assert self.complete(who, lease, cid=raw_cid(content)) is Status.COMPLETED
         return lease.task
 

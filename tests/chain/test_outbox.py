@@ -249,7 +249,7 @@ def test_a_stopped_sender_signs_nothing_and_says_how_to_go_on() -> None:
     assert found.steps == ()
     (worry,) = found.worries
     assert (worry.code, worry.at_once) == (WorryCode.SENDER_STOPPED, True)
-    assert "--resume" in worry.hint
+    assert "swarm-root wallet resume" in worry.hint
 
 
 @pytest.mark.parametrize("anchor", [None, "other"])
