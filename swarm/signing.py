@@ -35,6 +35,7 @@ __all__ = [
     "public_key_of",
     "recover",
     "sign",
+    "sign_digest",
     "sign_enrolment",
     "sign_settings",
     "verify",
@@ -196,10 +197,15 @@ def sign_enrolment(eth_key: bytes, peer_seed: bytes, digest: bytes) -> tuple[str
     Returns:
         The Ethereum signature (``0x`` and 130 lower-case hex digits) and the libp2p key's (64 bytes).
     """
-    from eth_account import Account
+    return sign_digest(eth_key, digest), sign(peer_seed, _ENROLMENT_CONTEXT + digest)
 
-    signed = Account.unsafe_sign_hash(digest, private_key=eth_key)
-    return "0x" + bytes(signed.signature).hex(), sign(peer_seed, _ENROLMENT_CONTEXT + digest)
+
+def sign_digest(eth_key: bytes, digest: bytes) -> str:
+    """The Ethereum signature of 32 bytes: ``0x`` and 130 lower-case hex digits (r, s, v); the same each time."""
+    from eth_keys.datatypes import PrivateKey
+
+    signed = PrivateKey(eth_key).sign_msg_hash(digest).to_bytes()
+    return "0x" + signed[:-1].hex() + bytes([27 + signed[-1]]).hex()
 
 
 def recover(digest: bytes, signature: str) -> str | None:

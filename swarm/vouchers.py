@@ -18,6 +18,7 @@ import attrs
 
 from swarm.errors import MalformedInput
 from swarm.model import Address, TaskId, Wei
+from swarm.words import WORD_BYTES, address_word, keccak, uint_word, word
 
 __all__ = [
     "EMPTY_TASKS_ROOT",
@@ -31,7 +32,6 @@ __all__ = [
     "voucher_signer",
 ]
 
-WORD_BYTES: Final = 32
 #: Rewards, collateral and cumulative amounts are ``uint96`` on the chain: 7.9e10 ether.
 MAX_WEI: Final = 2**96 - 1
 #: h_0: the root over no tasks.
@@ -93,7 +93,7 @@ def chain_task_id(task: TaskId, generation: int) -> bytes:
         raw = UUID(task).bytes
     except ValueError as fault:
         raise MalformedInput(f"{task!r} isn't a task id") from fault
-    return _keccak(raw.ljust(WORD_BYTES, b"\0") + _uint(generation, bits=256))
+    return keccak(raw.ljust(WORD_BYTES, b"\0") + uint_word(generation, bits=256))
 
 
 def next_tasks_root(root: bytes, *, chain_task: bytes, output: bytes, reward_wei: Wei) -> bytes:
@@ -108,8 +108,8 @@ def next_tasks_root(root: bytes, *, chain_task: bytes, output: bytes, reward_wei
     Raises:
         MalformedInput: a part has another length than 32 bytes, or the reward is out of range.
     """
-    words = [_word(root), _word(chain_task), _word(output), _uint(reward_wei, bits=96)]
-    return _keccak(b"".join(words))
+    words = [word(root), word(chain_task), word(output), uint_word(reward_wei, bits=96)]
+    return keccak(b"".join(words))
 
 
 def voucher_digest(escrow: Escrow, voucher: Voucher) -> bytes:
@@ -118,21 +118,21 @@ def voucher_digest(escrow: Escrow, voucher: Voucher) -> bytes:
     Raises:
         MalformedInput: an address, the amount or the root is none.
     """
-    domain = _keccak(
-        _keccak(_DOMAIN_TYPE)
-        + _keccak(_DOMAIN_NAME)
-        + _keccak(_DOMAIN_VERSION)
-        + _uint(escrow.chain_id, bits=256)
-        + _address(escrow.address)
+    domain = keccak(
+        keccak(_DOMAIN_TYPE)
+        + keccak(_DOMAIN_NAME)
+        + keccak(_DOMAIN_VERSION)
+        + uint_word(escrow.chain_id, bits=256)
+        + address_word(escrow.address)
     )
-    struct = _keccak(
-        _keccak(_VOUCHER_TYPE)
-        + _address(voucher.requester)
-        + _address(voucher.worker)
-        + _uint(voucher.cumulative_wei, bits=96)
-        + _word(voucher.tasks_root)
+    struct = keccak(
+        keccak(_VOUCHER_TYPE)
+        + address_word(voucher.requester)
+        + address_word(voucher.worker)
+        + uint_word(voucher.cumulative_wei, bits=96)
+        + word(voucher.tasks_root)
     )
-    return _keccak(b"\x19\x01" + domain + struct)
+    return keccak(b"\x19\x01" + domain + struct)
 
 
 def sign_voucher(escrow: Escrow, voucher: Voucher, requester_key: bytes) -> bytes:
@@ -147,7 +147,7 @@ def sign_voucher(escrow: Escrow, voucher: Voucher, requester_key: bytes) -> byte
 
     signed = Account.unsafe_sign_hash(voucher_digest(escrow, voucher), private_key=requester_key)
     parity = signed.v - 27
-    return _uint(signed.r, bits=256) + _uint(signed.s | parity << _PARITY_SHIFT, bits=256)
+    return uint_word(signed.r, bits=256) + uint_word(signed.s | parity << _PARITY_SHIFT, bits=256)
 
 
 def voucher_signer(escrow: Escrow, voucher: Voucher, signature: bytes) -> Address | None:
@@ -170,32 +170,3 @@ def voucher_signer(escrow: Escrow, voucher: Voucher, signature: bytes) -> Addres
     except (BadSignature, ValidationError):
         return None
     return key.to_checksum_address()
-
-
-# ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _keccak(data: bytes) -> bytes:
-    from eth_utils.crypto import keccak
-
-    return bytes(keccak(data))
-
-
-def _word(value: bytes) -> bytes:
-    if len(value) != WORD_BYTES:
-        raise MalformedInput(f"expected {WORD_BYTES} bytes, not {len(value)}")
-    return value
-
-
-def _uint(value: int, *, bits: int) -> bytes:
-    if not 0 <= value < 1 << bits:
-        raise MalformedInput(f"{value} isn't a number of {bits} bits")
-    return value.to_bytes(WORD_BYTES)
-
-
-def _address(address: Address) -> bytes:
-    from eth_utils.address import is_checksum_address
-
-    if not is_checksum_address(address):
-        raise MalformedInput(f"{address!r} isn't an Ethereum address with its EIP-55 checksum")
-    return bytes.fromhex(address[2:]).rjust(WORD_BYTES, b"\0")

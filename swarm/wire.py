@@ -16,6 +16,8 @@ from msgspec import Meta
 
 from swarm.errors import MalformedInput
 
+#: Where a signature will stand.
+UNSIGNED: Final = "0x" + "00" * 65
 MAX_TASK_BYTES: Final = 64 * 1024
 MAX_TASKS_PER_SUBMISSION: Final = 1_000
 MAX_SUBMISSION_BYTES: Final = 4 * 1024 * 1024
@@ -37,6 +39,8 @@ AddressText = Annotated[str, Meta(min_length=42, max_length=42)]
 PeerIdText = Annotated[str, Meta(min_length=40, max_length=64)]
 MultiaddrText = Annotated[str, Meta(min_length=1, max_length=256)]
 WeiText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,77})$")]
+#: An Ethereum signature: r, s, v.
+SignatureText = Annotated[str, Meta(pattern=r"^0x[0-9a-f]{130}$")]
 KindText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.-]{0,39}$")]
 ReasonText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 NameText = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -132,6 +136,8 @@ class TaskBody(Answer, frozen=True):
     meta: dict[str, Any] = {}
     max_run_s: float = 300.0
     attempt: int = 1
+    #: Which funding of the task this is: a completion is signed for it.
+    generation: int | None = None
 
 
 class TaskView(Answer, frozen=True):
@@ -241,6 +247,55 @@ class Page(Answer, frozen=True):
     next: str | None = None
 
 
+# ── receipts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Completion(Answer, frozen=True, kw_only=True):
+    """What a worker signs with its Ethereum key: it has done this task, with this result, under this lease."""
+
+    #: The swarm's ``network_id``.
+    network: NameText
+    task: TaskIdText
+    generation: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    result: CidText
+    fence: Fence
+    worker: AddressText
+    payout: AddressText
+    signature: SignatureText = UNSIGNED
+
+
+class PaidBy(Answer, frozen=True, kw_only=True):
+    """Where the reward is paid from."""
+
+    chain_id: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    contract: AddressText
+
+
+class Acceptance(Answer, frozen=True, kw_only=True):
+    """What a root signs: this completion counts, for this reward.
+
+    In a paid swarm by the key that pays, whose address anyone can look up on the chain; else by the swarm's own key,
+    which join links name.
+    """
+
+    reward_wei: WeiText
+    #: Unix seconds.
+    accepted_at: Count
+    #: An Ethereum address, or a peer id.
+    signer: Annotated[str, Meta(min_length=40, max_length=64)]
+    #: Hexadecimal: 65 bytes by an Ethereum key, 64 by an Ed25519 key.
+    signature: Annotated[str, Meta(pattern=r"^0x([0-9a-f]{130}|[0-9a-f]{128})$")] = UNSIGNED
+    ethereum: PaidBy | None = None
+
+
+class Receipt(Answer, frozen=True, kw_only=True):
+    """That a task was done and accepted, signed by both sides: checked by anyone, without the swarm."""
+
+    v: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    completion: Completion
+    acceptance: Acceptance
+
+
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -256,6 +311,14 @@ class Hello(Request, frozen=True):
     addrs: Annotated[tuple[MultiaddrText, ...], Meta(max_length=16)] = ()
 
 
+class CompletionProof(Request, frozen=True):
+    """The worker's signature (EIP-712) of a completion: of ``swarm.receipts.completion_digest``."""
+
+    #: As the grant said it: which funding of the task it is.
+    generation: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    signature: SignatureText
+
+
 class Done(Request, frozen=True):
     """A result that this worker reports. ``manifest`` carries it inline (base64) where it is at most 4 KiB."""
 
@@ -264,6 +327,8 @@ class Done(Request, frozen=True):
     cid: CidText
     manifest: Annotated[bytes, Meta(max_length=MAX_INLINE_MANIFEST_BYTES)] | None = None
     ran_s: Seconds = 0.0
+    #: For the receipt; sent where the grant named a generation, so that older roots aren't sent what they don't know.
+    proof: CompletionProof | None = None
 
 
 class Failed(Request, frozen=True):
@@ -502,7 +567,7 @@ class Enrolment(Request, frozen=True):
     payout: AddressText
     instance: Annotated[str, Meta(min_length=8, max_length=64)]
     peer_id: PeerIdText
-    signature: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{130}$")]
+    signature: SignatureText
     peer_signature: Annotated[bytes, Meta(max_length=128)]
     invite: Annotated[str, Meta(max_length=128)] | None = None
     hello: Hello | None = None
