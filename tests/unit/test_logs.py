@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,20 @@ def test_libraries_warnings_that_are_noise_are_dropped_and_their_errors_kept(str
 
     (line,) = lines(stream)
     assert (line["event"], line["said"], line["library"]) == ("library_logged", "broken", "libp2p.host")
+
+
+def test_facts_that_json_has_no_form_for_are_logged_all_the_same(stream: io.StringIO) -> None:
+    structlog.get_logger().info("deposited", amount_wei=10**30, directory=Path("/tmp"), ids=frozenset({1}))
+
+    (line,) = lines(stream)
+    assert line["amount_wei"] == 10**30
+    assert "/tmp" in line["directory"]
+
+
+def test_a_log_that_nobody_can_read_any_more_stops_nothing(stream: io.StringIO) -> None:
+    stream.close()
+
+    structlog.get_logger().info("task_completed")
 
 
 def test_a_traceback_is_in_the_line(stream: io.StringIO) -> None:
