@@ -48,6 +48,8 @@ class PeerPlan:
     dht: bool
     mdns: bool
     known_peers: Path
+    #: The ``swarm.key`` file of a closed network.
+    psk: Path | None = None
 
 
 class PeerThread:
@@ -150,6 +152,7 @@ class PeerThread:
 
         from swarm.logs import quieten_libraries
         from swarm.peer.node import PeerConfig, open_peer
+        from swarm.peer.psk import read_swarm_key
 
         quieten_libraries()
         plan = self._plan
@@ -162,6 +165,7 @@ class PeerThread:
             dht=plan.dht,
             mdns=plan.mdns,
             known_peers=plan.known_peers,
+            psk=read_swarm_key(plan.psk) if plan.psk is not None else None,
         )
         self._outbox, messages = trio.open_memory_channel[bytes](OUTBOX)
         self._scope = trio.CancelScope()

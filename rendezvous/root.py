@@ -164,7 +164,14 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         )
         await keep_operator_key(directory, ledger)
         door = await build_door(
-            settings, charter=charter, place=place, ledger=ledger, store=store, stop=stop, pay_desk=pay_desk
+            settings,
+            charter=charter,
+            place=place,
+            ledger=ledger,
+            store=store,
+            stop=stop,
+            pay_desk=pay_desk,
+            signer=signer,
         )
         stack.push_async_callback(save_workers, door)
         app = build_app(door)
@@ -223,6 +230,7 @@ def _peer(settings: RootSettings, directory: RootDirectory, charter: Charter, pl
         dht=settings.dht,
         mdns=settings.mdns,
         known_peers=directory.known_peers,
+        psk=settings.psk,
     )
     return PeerThread(plan, on_addrs=place.moved)
 

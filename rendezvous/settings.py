@@ -158,6 +158,9 @@ class RootSettings:
     )
     dht: bool = setting("meet peers by the DHT", default=True, parse=switch)
     mdns: bool = setting("meet peers by mDNS", default=True, parse=switch)
+    psk: Path | None = setting(
+        "the swarm.key file of a closed network, as Kubo has it; workers need it too", default=None, parse=directory
+    )
     rpc: str | None = setting(
         "the JSON-RPC of an Ethereum node: rewards are funded and paid; without it nobody is",
         default=None,

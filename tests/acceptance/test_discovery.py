@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import secrets
+from pathlib import Path
 from typing import Any
 
 from tests.acceptance.harness import Scene, Worker, noop, until
@@ -63,6 +65,19 @@ def test_offer_reaches_a_worker_without_a_way_to_the_root_through_one_that_lacks
         assert there.dropped() > 0, "bob never tried the root's peer: the cut proves nothing"
         assert _peers(bob) == 1
         assert alice.process.alive
+
+
+def test_a_closed_network_takes_in_holders_of_its_key_alone(scene: Scene, tmp_path: Path) -> None:
+    key = tmp_path / "swarm.key"
+    key.write_text(f"/key/swarm/psk/1.0.0/\n/base16/\n{secrets.token_hex(32)}\n")
+    root = scene.root("--host-rate", "0", "--psk", str(key))
+    alice = scene.worker(root, "--psk", str(key), name="alice")
+    mallory = scene.worker(root, name="mallory")
+
+    until(lambda: (seen := alice.seen()) and seen.get("gossip"), 30, "alice to hear gossip")
+    until(lambda: mallory.seen(), 30, "mallory to take turns, which need no peer")
+    assert (_peers(alice), _peers(mallory)) == (1, 0)
+    assert not (mallory.seen() or {}).get("gossip")
 
 
 def _met_by_mdns(one: Worker, other: Worker) -> dict[str, Any] | None:
