@@ -18,6 +18,7 @@ from rendezvous.door.auth import bearer
 from rendezvous.door.call import ANYONE, Call, Caller, Query, Route, Shown
 from rendezvous.door.envelope import data, refusal_of, refused
 from rendezvous.door.limits import client_address
+from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
 from rendezvous.door.routes import ROUTES
 from rendezvous.door.storable import storable_fault
@@ -183,11 +184,12 @@ def _query(query: Query, text: str | None) -> Any:
     if fault is not None:
         return Refusal(RefusalCode.UNSTORABLE_TEXT, f"{query.name}: {fault}")
     if query.at_most is not None:
-        if not (text.isascii() and text.isdigit() and len(text) <= 19 and query.at_least <= int(text) <= query.at_most):
+        number = whole_number(text, at_most=query.at_most)
+        if number is None or number < query.at_least:
             return Refusal(
                 RefusalCode.BAD_REQUEST, f"{query.name} is a whole number from {query.at_least} to {query.at_most}"
             )
-        return int(text)
+        return number
     if query.choices and text not in query.choices:
         return Refusal(RefusalCode.BAD_REQUEST, f"{query.name} is one of: {', '.join(query.choices)}")
     if len(text) > MAX_QUERY_CHARS:

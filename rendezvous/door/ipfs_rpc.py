@@ -20,6 +20,7 @@ import structlog
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from rendezvous.door.numbers import whole_number
 from rendezvous.store import RootStore
 from swarm import __version__
 from swarm.content.cid import MAX_BLOCK_BYTES, FileBuilder, dag_pb_cid, parse_cid, raw_cid
@@ -39,6 +40,8 @@ Identity = Callable[[], tuple[str, Sequence[str]] | None]
 
 #: One request's files together. A result is cut into blocks by the worker; ``add`` is for small tools.
 MAX_ADD_BYTES: Final = 64 * 1024 * 1024
+#: Files of one request: empty ones weigh nothing, and each is remembered until the answer.
+MAX_FILES: Final = 1_024
 #: One request's upload, whatever its size: 64 MiB at 2 Mbit/s.
 UPLOAD_TIMEOUT_S: Final = 300.0
 PIECE_BYTES: Final = 64 * 1024
@@ -235,9 +238,10 @@ def _number(request: web.Request, name: str) -> int | None:
     text = request.query.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_OFFSET):
+    size_bytes = whole_number(text, at_most=MAX_OFFSET)
+    if size_bytes is None:
         raise _RpcError(f"{name} isn't a number of bytes")
-    return int(text)
+    return size_bytes
 
 
 def _flag(request: web.Request, name: str) -> bool:
@@ -272,6 +276,8 @@ async def _files(request: web.Request) -> AsyncIterator[BodyPartReader]:
         if not isinstance(part, BodyPartReader) or part.headers.get("Content-Type") == "application/x-directory":
             raise _RpcError("directories aren't taken, but files are")
         count += 1
+        if count > MAX_FILES:
+            raise _RpcError(f"more than {MAX_FILES} files in one request", status=413)
         yield part
     if not count:
         raise _RpcError("file argument 'data' is required")

@@ -17,6 +17,7 @@ import attrs
 from aiohttp import web
 
 from rendezvous.door.call import Call, Caller
+from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
 from rendezvous.ledger.ops import LedgerEvent
 from swarm.model import Refusal, RefusalCode, Role
@@ -159,9 +160,11 @@ def _wanted(caller: Caller, job: str | None, task: str | None) -> Callable[[_Kep
 async def events(door: Door, call: Call) -> web.StreamResponse | Refusal:
     """Stream events from ``Last-Event-ID`` on, or from now."""
     said = call.request.headers.get("Last-Event-ID") or call.queries["after"]
-    if said and not (said.isascii() and said.isdigit() and int(said) <= MAX_INT):
+    cursor = (
+        whole_number(said, at_most=MAX_INT) if said else await door.ledger.read(lambda reader: reader.last_event_id())
+    )
+    if cursor is None:
         return Refusal(RefusalCode.BAD_REQUEST, "Last-Event-ID is the id of an event: a whole number")
-    cursor = int(said) if said else await door.ledger.read(lambda reader: reader.last_event_id())
     with door.stream.reading(call.who.digest) as has_place:
         if not has_place:
             return Refusal(RefusalCode.RATE_LIMITED, "too many event streams are open; close one, or wait", PING_S)

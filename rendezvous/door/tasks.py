@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rendezvous.door.call import Call, Query
 from rendezvous.door.envelope import error_body, outcome_of
+from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
 from rendezvous.ledger.ops import Cancel, Ended, Replay, WorkerRef
 from swarm.model import TERMINAL, Refusal, RefusalCode, Status
@@ -96,8 +97,8 @@ async def tasks(door: Door, call: Call) -> Page | Refusal:
 async def task_events(door: Door, call: Call) -> Page | Refusal:
     """A page of a task's history, the oldest first."""
     task_id, owner = call.path("id"), call.who.sees
-    after = call.queries["cursor"] or "0"
-    if not (after.isascii() and after.isdigit() and int(after) <= MAX_INT):
+    after = whole_number(call.queries["cursor"] or "0", at_most=MAX_INT)
+    if after is None:
         return Refusal(RefusalCode.BAD_REQUEST, "cursor isn't one of ours; use `next` of the page before")
 
     def look(reader: LedgerReader) -> list[Any] | None:
@@ -107,7 +108,7 @@ async def task_events(door: Door, call: Call) -> Page | Refusal:
     if history is None:
         return _no_task(task_id)
     limit = call.queries["limit"]
-    rest = [event for event in history if event.seq > int(after)]
+    rest = [event for event in history if event.seq > after]
     return Page(items=tuple(rest[:limit]), next=str(rest[limit - 1].seq) if len(rest) > limit else None)
 
 

@@ -149,7 +149,7 @@ async def test_a_quiet_stream_is_pinged(tmp_path: Path, monkeypatch: pytest.Monk
         assert await stream.comment() == ": ping"
 
 
-@pytest.mark.parametrize("said", ["x", "-1", "1.5", str(2**63), "١"])
+@pytest.mark.parametrize("said", ["x", "-1", "1.5", str(2**63), "١", "9" * 5_000])
 async def test_a_last_event_id_that_is_none_is_refused(tmp_path: Path, said: str) -> None:
     async with door(tmp_path) as stage:
         reply = await stage.operator.get("/v1/events", Last_Event_ID=said)

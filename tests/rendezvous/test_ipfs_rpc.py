@@ -389,6 +389,15 @@ async def test_a_byte_more_is_refused(rpc: Rpc, monkeypatch: pytest.MonkeyPatch)
     assert (await rpc.post("block/put", files(bytes(600), bytes(600))))[0] == 413
 
 
+@pytest.mark.parametrize("command", ["add", "block/put"])
+async def test_files_that_weigh_nothing_are_counted_too(
+    rpc: Rpc, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ipfs_rpc, "MAX_FILES", 1)
+    assert (await rpc.post(command, files(b"")))[0] == 200
+    assert (await rpc.post(command, files(b"", b"")))[0] == 413
+
+
 async def test_an_upload_that_does_not_come_on_is_cut(rpc: Rpc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipfs_rpc, "UPLOAD_TIMEOUT_S", 0.1)
     stalled = asyncio.Event()
