@@ -75,7 +75,7 @@ def test_a_closed_network_takes_in_holders_of_its_key_alone(scene: Scene, tmp_pa
     mallory = scene.worker(root, name="mallory")
 
     until(lambda: (seen := alice.seen()) and seen.get("gossip"), 30, "alice to hear gossip")
-    until(lambda: mallory.seen(), 30, "mallory to take turns, which need no peer")
+    until(mallory.seen, 30, "mallory to take turns, which need no peer")
     assert (_peers(alice), _peers(mallory)) == (1, 0)
     assert not (mallory.seen() or {}).get("gossip")
 
