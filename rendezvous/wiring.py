@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from rendezvous.acceptance import DigestSigner, acceptor
 from rendezvous.announce import Announcer
 from rendezvous.chain.reconcile import PayDesk
 from rendezvous.directory import RootDirectory
@@ -118,6 +119,7 @@ async def build_door(
     store: RootStore,
     stop: asyncio.Event,
     pay_desk: PayDesk | None = None,
+    signer: DigestSigner | None = None,
 ) -> Door:
     """Join what the door leans on; the fleet comes back from the ledger."""
     metrics = Metrics()
@@ -145,6 +147,7 @@ async def build_door(
             rules_of=_rules_at_hand(robots),
             hungry=pacer.hungry,
             roots=(charter.key_id,),
+            network_id=charter.network_id,
         ),
         stream=EventStream(await ledger.read(lambda reader: reader.last_event_id())),
         sessions=Sessions(),
@@ -156,6 +159,7 @@ async def build_door(
         is_stopping=stop.is_set,
         started_at=time.monotonic(),
         base_fee_wei=_no_chain if pay_desk is None else pay_desk.base_fee_wei,
+        accept=acceptor(charter.seed, signer, charter.ethereum),
     )
 
 

@@ -49,6 +49,7 @@ from swarm.wire import (
     decode,
     encode,
 )
+from swarm.wire import Receipt as SignedReceipt
 
 __all__ = ["MAX_CONTENT_BYTES", "Client", "Receipt", "Result"]
 
@@ -275,6 +276,10 @@ class Client:
         return self._pages("/v1/workers", dict[str, Any], {})
 
     # ── change ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receipt(self, task: TaskId) -> SignedReceipt:
+        """A completed task's receipt; its signatures are the caller's to check (``swarm.receipts``)."""
+        return self._call("GET", f"/v1/tasks/{task}/receipt", SignedReceipt)
 
     def cancel(self, task: TaskId) -> dict[str, Any]:
         """Call one task off."""

@@ -32,6 +32,10 @@ class LocalSigner:
     def __repr__(self) -> str:
         return f"<LocalSigner {self.address}>"
 
+    def sign_digest(self, digest: bytes) -> str:
+        """The Ethereum signature of 32 bytes (r, s, v)."""
+        return "0x" + bytes(self._account.unsafe_sign_hash(digest).signature).hex()
+
     def sign_transaction(self, transaction: Mapping[str, Any]) -> SignedTransaction:
         """See ``Signer``."""
         signed = self._account.sign_transaction(dict(transaction))

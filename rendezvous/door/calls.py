@@ -20,6 +20,7 @@ from swarm.model import Refusal, RefusalCode
 from swarm.wire import (
     MAX_INLINE_MANIFEST_BYTES,
     CidText,
+    CompletionProof,
     Done,
     Fence,
     Grant,
@@ -53,6 +54,7 @@ class Complete(Request, frozen=True):
     cid: CidText
     manifest: Annotated[bytes, Meta(max_length=MAX_INLINE_MANIFEST_BYTES)] | None = None
     ran_s: Seconds = 0.0
+    proof: CompletionProof | None = None
 
 
 class Fail(Request, frozen=True):
@@ -99,8 +101,16 @@ async def complete(door: Door, call: Call) -> Outcome | Refusal:
     task_id = call.path("id")
     if len(task_id) != 36:
         return _no_task(task_id)
-    done = Done(task=task_id, fence=said.fence, cid=said.cid, manifest=said.manifest, ran_s=said.ran_s)
-    item = await verify_done(done, worker=ref, store=door.store)
+    done = Done(
+        task=task_id, fence=said.fence, cid=said.cid, manifest=said.manifest, ran_s=said.ran_s, proof=said.proof
+    )
+    item = await verify_done(
+        done,
+        worker=ref,
+        payout=call.who.payout or ref.address,
+        network_id=door.site.charter.network_id,
+        store=door.store,
+    )
     if isinstance(item, Refusal):
         return await _foreign(door, ref, task_id, said.fence) or item
     return await _end(door, ref, TakeTurn(worker=ref, boot="", facts=WorkerFacts(), done=(item,), partial=True))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from rendezvous.acceptance import Accept
 from rendezvous.door.auth import Keys
 from rendezvous.door.limits import Network, RateLimiter
 from rendezvous.door.metrics import Metrics
@@ -47,6 +48,7 @@ class Door:
         is_stopping: true once the root was told to stop.
         started_at: when it started, by ``clock``.
         base_fee_wei: what a unit of gas costs now; None where there is no chain, or it doesn't answer.
+        accept: signs that a completion counts.
     """
 
     ledger: Ledger
@@ -68,3 +70,4 @@ class Door:
     is_stopping: Callable[[], bool]
     started_at: float
     base_fee_wei: Callable[[], Awaitable[Wei | None]]
+    accept: Accept

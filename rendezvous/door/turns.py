@@ -59,6 +59,7 @@ class Turns:
         rules_of: the rules of robots.txt for a URL, where they are at hand.
         hungry: told when a worker wanted more than there was.
         roots: the peer ids whose gossip workers should believe.
+        network_id: of this swarm.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Turns:
         rules_of: Callable[[str], str | None],
         hungry: Callable[[], None],
         roots: tuple[str, ...],
+        network_id: str,
     ) -> None:
         self._ledger = ledger
         self._store = store
@@ -79,6 +81,7 @@ class Turns:
         self._rules_of = rules_of
         self._hungry = hungry
         self._roots = roots
+        self._network_id = network_id
         self._talks: dict[WorkerRef, _Talk] = {}
 
     async def take(
@@ -126,7 +129,7 @@ class Turns:
             return answer
 
     async def _take(self, worker: Worker, turn: Turn) -> TurnAnswer:
-        checked = await asyncio.gather(*(self._verify(worker.ref, done) for done in turn.done))
+        checked = await asyncio.gather(*(self._verify(worker, done) for done in turn.done))
         verified = tuple(item for item in checked if isinstance(item, DoneItem))
         refused = [
             Ended(task=done.task, fence=done.fence, outcome=item)
@@ -172,9 +175,11 @@ class Turns:
             self._hungry()
         return self._answer(turn, result, refused)
 
-    async def _verify(self, ref: WorkerRef, done: Done) -> DoneItem | Refusal:
+    async def _verify(self, worker: Worker, done: Done) -> DoneItem | Refusal:
         try:
-            return await verify_done(done, worker=ref, store=self._store)
+            return await verify_done(
+                done, worker=worker.ref, payout=worker.payout, network_id=self._network_id, store=self._store
+            )
         except SwarmError as fault:
             refusal = refusal_of(fault)
             if refusal is None:

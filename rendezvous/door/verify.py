@@ -6,13 +6,14 @@ Whether the lease still holds is the ledger's question, not this one's.
 
 from __future__ import annotations
 
-from rendezvous.ledger.ops import DoneItem, WorkerRef
+from rendezvous.ledger.ops import DoneItem, SignedCompletion, WorkerRef
 from rendezvous.store import RootStore
 from swarm.content.cid import verify_block
 from swarm.content.manifest import decode_manifest
 from swarm.errors import ContentMismatch, MalformedInput
-from swarm.model import Refusal, RefusalCode
-from swarm.wire import MAX_MANIFEST_BYTES, Done
+from swarm.model import Address, Refusal, RefusalCode
+from swarm.receipts import completion_fault
+from swarm.wire import MAX_MANIFEST_BYTES, Completion, Done
 
 __all__ = ["verify_done"]
 
@@ -20,8 +21,17 @@ __all__ = ["verify_done"]
 SHOWN_MISSING = 10
 
 
-async def verify_done(done: Done, *, worker: WorkerRef, store: RootStore) -> DoneItem | Refusal:
-    """Check one reported result.
+async def verify_done(
+    done: Done, *, worker: WorkerRef, payout: Address, network_id: str, store: RootStore
+) -> DoneItem | Refusal:
+    """Check one reported result, and the worker's signature where there is one.
+
+    Args:
+        done: what the worker says.
+        worker: who it is.
+        payout: who is paid for its work.
+        network_id: of this swarm: a completion is signed for it.
+        store: where results are.
 
     Raises:
         IpfsUnreachable: the store can't be asked now.
@@ -61,6 +71,9 @@ async def verify_done(done: Done, *, worker: WorkerRef, store: RootStore) -> Don
             f"{len(missing)} blocks that the manifest names aren't here; upload them, then complete",
             details={"missing": missing[:SHOWN_MISSING]},
         )
+    signed = _signed(done, worker.address, payout, network_id)
+    if isinstance(signed, Refusal):
+        return signed
     return DoneItem(
         task=done.task,
         fence=done.fence,
@@ -68,4 +81,26 @@ async def verify_done(done: Done, *, worker: WorkerRef, store: RootStore) -> Don
         size_bytes=len(manifest_bytes) + sum(ref.size_bytes for ref in manifest.named()),
         manifest=done.manifest,
         ran_s=done.ran_s,
+        signed=signed,
     )
+
+
+def _signed(done: Done, worker: Address, payout: Address, network_id: str) -> SignedCompletion | Refusal | None:
+    if done.proof is None:
+        return None
+    generation, signature = done.proof.generation, done.proof.signature
+    fault = completion_fault(
+        Completion(
+            network=network_id,
+            task=done.task,
+            generation=generation,
+            result=done.cid,
+            fence=done.fence,
+            worker=worker,
+            payout=payout,
+            signature=signature,
+        )
+    )
+    if fault is not None:
+        return Refusal(RefusalCode.SIGNATURE_INVALID, f"{fault}; or report it without a signature")
+    return SignedCompletion(generation=generation, payout=payout, signature=signature)

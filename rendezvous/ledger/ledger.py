@@ -35,6 +35,7 @@ from rendezvous.ledger.ops import (
     Enrol,
     Forget,
     HoldHost,
+    KeepAcceptance,
     LedgerEvent,
     Op,
     PutInvite,
@@ -135,7 +136,7 @@ class Ledger:
     @overload
     async def call(self, op: Enrol) -> Refusal | None: ...
     @overload
-    async def call(self, op: PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers) -> None: ...
+    async def call(self, op: PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers | KeepAcceptance) -> None: ...
     @overload
     async def call(self, op: ClaimSender) -> Sender | SenderHeld: ...
     @overload

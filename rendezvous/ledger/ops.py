@@ -100,6 +100,14 @@ class SubmitResult(_Value, frozen=True, kw_only=True):
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class SignedCompletion(_Value, frozen=True, kw_only=True):
+    """What a worker signed at completion; the door has checked the signature."""
+
+    generation: int
+    payout: Address
+    signature: str
+
+
 class DoneItem(_Value, frozen=True, kw_only=True):
     """A result that the door has verified: the manifest and all that it names are readable."""
 
@@ -110,6 +118,7 @@ class DoneItem(_Value, frozen=True, kw_only=True):
     #: The inline manifest, to be stored with the completion; None where it is already in the block store.
     manifest: bytes | None = None
     ran_s: float = 0.0
+    signed: SignedCompletion | None = None
 
 
 class FailedItem(_Value, frozen=True, kw_only=True):
@@ -199,6 +208,33 @@ class TurnResult(_Value, frozen=True, kw_only=True):
 
 
 # ── by the requester, the operator and the clock ──────────────────────────────────────────────────────────────────
+
+
+class KeepAcceptance(_Value, frozen=True, kw_only=True):
+    """Keep the root's signature of a receipt, once it was made. Answer: None."""
+
+    task: TaskId
+    generation: int
+    #: Of the completion that it accepts: another one's isn't kept.
+    signature: str
+    #: JSON.
+    acceptance: str
+
+
+class SignedReceipt(_Value, frozen=True, kw_only=True):
+    """What a worker signed for, as the ledger has it."""
+
+    task: TaskId
+    generation: int
+    fence: int
+    worker: Address
+    payout: Address
+    result: Cid
+    reward_wei: Wei
+    signature: str
+    accepted_at: float
+    #: The root's signature (JSON), where it was asked for before.
+    acceptance: str | None
 
 
 class Cancel(_Value, frozen=True, kw_only=True):
@@ -364,6 +400,7 @@ Op = (
     | PutKey
     | RevokeKey
     | SetAllowance
+    | KeepAcceptance
     | PutInvite
     | Enrol
     | MoneyOp

@@ -1,13 +1,13 @@
-"""Keys, invites, enrolments, and what the door has heard of workers."""
+"""Keys, invites, enrolments, what the door has heard of workers, and what the root signed for them."""
 
 from __future__ import annotations
 
 from rendezvous.ledger.endings import give_back
-from rendezvous.ledger.ops import Enrol, PutInvite, PutKey, RemoveWorker, RevokeKey, SeeWorkers
+from rendezvous.ledger.ops import Enrol, KeepAcceptance, PutInvite, PutKey, RemoveWorker, RevokeKey, SeeWorkers
 from rendezvous.ledger.unit import Unit, as_json
 from swarm.model import Actor, Address, Refusal, RefusalCode, Role, Status
 
-__all__ = ["enrol", "put_invite", "put_key", "remove_worker", "revoke_key", "see_workers"]
+__all__ = ["enrol", "keep_acceptance", "put_invite", "put_key", "remove_worker", "revoke_key", "see_workers"]
 
 
 def put_key(unit: Unit, op: PutKey) -> None:
@@ -59,6 +59,11 @@ def see_workers(unit: Unit, op: SeeWorkers) -> None:
     ]
     if rows:
         unit.connection.many(unit.statements.update_seen, rows)
+
+
+def keep_acceptance(unit: Unit, op: KeepAcceptance) -> None:
+    """Keep the root's signature; the first one stays."""
+    unit.connection.run(unit.statements.keep_acceptance, op.acceptance, op.task, op.generation, op.signature)
 
 
 def remove_worker(unit: Unit, op: RemoveWorker) -> int:

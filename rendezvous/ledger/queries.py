@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rendezvous.ledger import money_queries
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.money_ops import Book, Intent, Sender
-from rendezvous.ledger.ops import AllowanceView, LeaseRef, SeenWorker, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import AllowanceView, LeaseRef, SeenWorker, SignedReceipt, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import demand_of
 from rendezvous.policy.eligibility import check_demand, decide
 from rendezvous.policy.pacing import Bucket
@@ -193,6 +193,39 @@ class LedgerReader:
     def intents(self, sender: Address, *, after: int = 0) -> list[Intent]:
         """A page of a sender's intents, oldest first, after one of them (its ``n``)."""
         return money_queries.intents_of_sender(self._rows, sender, after=after)
+
+    def receipt(self, task: TaskId, *, owner: str | None = None, worker: Address | None = None) -> SignedReceipt | None:
+        """What was signed for a task's latest completion.
+
+        Args:
+            task: whose.
+            owner: whose it must be; None is anybody's.
+            worker: who must have signed; None is anybody.
+        """
+        statement = sa.select(t.receipts).where(t.receipts.c.task == task).order_by(t.receipts.c.generation.desc())
+        if owner is not None:
+            owned = sa.select(t.tasks.c.id).join(t.jobs, t.jobs.c.n == t.tasks.c.job)
+            statement = statement.where(
+                t.receipts.c.task.in_(owned.where(t.tasks.c.id == task, t.jobs.c.owner == owner))
+            )
+        if worker is not None:
+            statement = statement.where(t.receipts.c.worker == worker)
+        found = self._rows(statement.limit(1))
+        if not found:
+            return None
+        row = found[0]
+        return SignedReceipt(
+            task=row.task,
+            generation=row.generation,
+            fence=row.fence,
+            worker=row.worker,
+            payout=row.payout,
+            result=row.result,
+            reward_wei=int(row.reward_wei),
+            signature=row.signature,
+            accepted_at=row.accepted_at,
+            acceptance=row.acceptance,
+        )
 
     def allowance(self, owner: str) -> AllowanceView:
         """What a requester may spend; nothing where the operator never said."""

@@ -207,4 +207,5 @@ def task_body(row: TaskRow, body: str, *, job: JobId, kind: str) -> TaskBody:
         meta=kept.meta,
         max_run_s=row.max_run_s,
         attempt=row.attempts + 1,
+        generation=row.funding_generation,
     )

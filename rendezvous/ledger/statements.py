@@ -145,6 +145,28 @@ class Statements:
             "seqs",
         )
         self.insert_body = self._plain_insert(t.task_bodies)
+        signed = tuple(column.name for column in t.receipts.columns)
+        putting = self._insert(t.receipts).values({name: bindparam(name) for name in signed})
+        self.put_receipt = self._compile(
+            putting.on_conflict_do_update(
+                index_elements=["task", "generation"], set_={name: putting.excluded[name] for name in signed[2:]}
+            ),
+            *signed,
+        )
+        self.keep_acceptance = self._compile(
+            sa.update(t.receipts)
+            .where(
+                t.receipts.c.task == bindparam("the_task"),
+                t.receipts.c.generation == bindparam("the_generation"),
+                t.receipts.c.signature == bindparam("the_signature"),
+                t.receipts.c.acceptance.is_(None),
+            )
+            .values(acceptance=bindparam("new_acceptance")),
+            "new_acceptance",
+            "the_task",
+            "the_generation",
+            "the_signature",
+        )
         self.insert_manifest = self._plain_insert(t.manifests, ignore=True)
         self.live_of_job = self._compile(
             sa.select(tasks)

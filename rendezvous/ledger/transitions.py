@@ -26,6 +26,7 @@ from rendezvous.ledger.ops import (
     Enrol,
     Forget,
     HoldHost,
+    KeepAcceptance,
     LedgerEvent,
     Op,
     PutInvite,
@@ -158,6 +159,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(PutKey, lambda op: people.put_key(unit, op))
     each(RevokeKey, lambda op: people.revoke_key(unit, op))
     each(SetAllowance, lambda op: allowances.set_allowance(unit, op))
+    each(KeepAcceptance, lambda op: people.keep_acceptance(unit, op))
     each(PutInvite, lambda op: people.put_invite(unit, op))
     each(Enrol, lambda op: people.enrol(unit, op))
     each(SeeWorkers, lambda op: people.see_workers(unit, op))

@@ -6,6 +6,7 @@ All turns of a group go through here one after another, on rows read at once; th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import orjson
 
@@ -26,12 +27,13 @@ from rendezvous.ledger.ops import (
     Granted,
     LeaseRef,
     RenewedLease,
+    SignedCompletion,
     TakeTurn,
     TurnResult,
 )
 from rendezvous.ledger.rows import TaskRow, WorkerRow
 from rendezvous.ledger.unit import Unit, as_json
-from swarm.model import Actor, Move, Refusal, Status, TaskId
+from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId
 
 __all__ = ["TurnWork", "begin_turns", "renew_lease", "settle"]
 
@@ -164,6 +166,14 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
     refusal = check_lease(row, worker.n, item.fence, now=unit.now)
     if refusal is not None and not honours(unit, row, worker.n, item.fence):
         return refusal
+    if item.signed is not None:
+        if item.signed.generation != row.funding_generation:
+            return Refusal(
+                RefusalCode.SIGNATURE_INVALID,
+                f"the completion is signed for generation {item.signed.generation}, the task's is "
+                f"{row.funding_generation}: sign what the grant says",
+            )
+        unit.receipts.append(_receipt(row, worker, item, item.signed, now=unit.now))
     unit.touch(row)
     row.attempts += 1
     row.result = item.cid
@@ -176,6 +186,14 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
         unit.manifests.append((item.cid, item.manifest))
     unit.move(row, Move.COMPLETE, Status.COMPLETED, Actor.ASSIGNEE)
     return row.status
+
+
+def _receipt(
+    row: TaskRow, worker: WorkerRow, item: DoneItem, signed: SignedCompletion, *, now: float
+) -> tuple[Any, ...]:
+    """A row of ``receipts``, in the order of its columns."""
+    who = (worker.ref.address, signed.payout, item.cid, row.reward_wei)
+    return (row.id, row.funding_generation, row.fence, *who, signed.signature, now, None)
 
 
 def _failed(unit: Unit, worker: WorkerRow, item: FailedItem) -> Status | Refusal:

@@ -171,6 +171,8 @@ class Unit:
         #: Lanes whose first ready task may be another one now.
         self.stale_heads: Final[set[int]] = set()
         self.manifests: Final[list[tuple[str, bytes]]] = []
+        #: Rows of ``receipts``.
+        self.receipts: Final[list[tuple[Any, ...]]] = []
         #: What this transaction's moves mean in money.
         self.purse: Final = Purse(payer=settings.payer)
         self._dirty: dict[int, _Changed] = {}
@@ -529,6 +531,8 @@ class Unit:
             connection.many(statements.insert_event(kind, extra), rows)
         if self.manifests:
             connection.many(statements.insert_manifest, self.manifests)
+        if self.receipts:
+            connection.many(statements.put_receipt, self.receipts)
         changed = [(job, status._value_, by) for (job, status), by in self._counted.items() if by]
         if changed:
             totals: defaultdict[str, int] = defaultdict(int)

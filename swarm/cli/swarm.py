@@ -18,6 +18,8 @@ COMMANDS: Final = {
     "quote": "swarm.cli.quote:quote",
     "watch": "swarm.cli.watch:watch",
     "results": "swarm.cli.results:results",
+    "receipt": "swarm.cli.receipt:receipt",
+    "verify": "swarm.cli.receipt:verify",
     "ls": "swarm.cli.look:ls",
     "show": "swarm.cli.look:show",
     "why": "swarm.cli.look:why",

@@ -39,6 +39,7 @@ from swarm.worker.leases import Executions, boottime
 from swarm.worker.leave import leave
 from swarm.worker.results import Result
 from swarm.worker.settings import WorkerSettings
+from swarm.worker.sign import prove
 from swarm.worker.storage import Storage
 from swarm.worker.talk import SaysTurns, take_pushes, talk, watch
 from swarm.worker.tell import start_lines, tell_idle
@@ -200,6 +201,12 @@ async def work(
             open_uploader=means.open_uploader,
             max_owed_bytes=int(settings.max_disk_bytes * OWED_SHARE),
             rng=means.rng,
+            prove=partial(
+                prove,
+                identity=identity,
+                payout=settings.payout or identity.address,
+                network_id=door.settings.swarm.network_id,
+            ),
         )
         uploads.recover()
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import attrs
+import msgspec
 
 from swarm.model import RefusalCode, TaskId
 from swarm.wire import (
@@ -512,6 +513,10 @@ class Turns:
                     lease.stage = Stage.STORING
                 del self._reports[report.entry.task, report.entry.fence]
                 yield Settled(entry=report.entry, verdict=Verdict.UNREADABLE, error=error)
+            elif error.code == RefusalCode.SIGNATURE_INVALID and isinstance(report.entry, Done) and report.entry.proof:
+                # Such as after a change of the payout address: the work counts, its receipt is lost.
+                report.entry = msgspec.structs.replace(report.entry, proof=None)
+                report.not_before = now
             else:
                 stale = error.code in _STALE and isinstance(report.entry, Done)
                 yield self._settle(report, Verdict.STALE if stale else Verdict.REFUSED, error=error)

@@ -8,7 +8,7 @@ and wanting stops as well. This step knows the door only by the hooks it is give
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 import attrs
@@ -19,7 +19,7 @@ from swarm.content.cid import build
 from swarm.content.manifest import Manifest, decode_manifest, encode_manifest
 from swarm.errors import ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput, StoreFull
 from swarm.model import Cid, Reason, TaskId
-from swarm.wire import MAX_INLINE_MANIFEST_BYTES, Done, Failed, Grant
+from swarm.wire import MAX_INLINE_MANIFEST_BYTES, CompletionProof, Done, Failed, Grant
 from swarm.worker.records import Record, State
 from swarm.worker.results import Broken, Deferred, Executed, Result
 from swarm.worker.storage import ContentLostError, Storage
@@ -68,6 +68,10 @@ class Holds(Protocol):
     def forget(self, task: TaskId, fence: int) -> None: ...  # noqa: D102
 
 
+#: A grant and the CID of its result → the worker's signature.
+Prove = Callable[[Grant, Cid], Awaitable[CompletionProof | None]]
+
+
 @attrs.frozen(kw_only=True)
 class Hooks:
     """What this step tells the rest of the worker.
@@ -102,6 +106,7 @@ class Uploads:
         open_uploader: makes an uploader; one is made for each task that uploads.
         max_owed_bytes: above this wanting stops.
         rng: spreads the waits.
+        prove: signs that a granted task is done; None signs nothing.
     """
 
     def __init__(
@@ -113,7 +118,9 @@ class Uploads:
         open_uploader: Callable[[], PutBlocks],
         max_owed_bytes: int,
         rng: random.Random,
+        prove: Prove | None = None,
     ) -> None:
+        self._prove = prove
         self._journal = journal
         self._storage = storage
         self._hooks = hooks
@@ -184,11 +191,21 @@ class Uploads:
             self._journal.forget(kept.task, kept.fence)
 
     async def _take_manifest(self, grant: Grant, manifest: Manifest, body: bytes, *, ran_s: float) -> None:
+        cid = build(body).root
+        done = Done(
+            task=grant.task.id,
+            fence=grant.fence,
+            cid=cid,
+            manifest=body if len(body) <= MAX_INLINE_MANIFEST_BYTES else None,
+            ran_s=ran_s,
+            proof=await self._prove(grant, cid) if self._prove is not None else None,
+        )
         record = Record(
             task=grant.task.id,
             fence=grant.fence,
             state=State.STORED,
             manifest=body,
+            report=done,
             ran_s=ran_s,
             size_bytes=len(body) + sum(ref.size_bytes for ref in manifest.named()),
         )
@@ -249,15 +266,16 @@ class Uploads:
             yield from build(body).blocks.items()
 
     async def _say(self, record: Record) -> None:
-        body = record.manifest or b""
-        inline = len(body) <= MAX_INLINE_MANIFEST_BYTES
-        done = Done(
-            task=record.task,
-            fence=record.fence,
-            cid=build(body).root,
-            manifest=body if inline else None,
-            ran_s=record.ran_s,
-        )
+        done = record.report
+        if not isinstance(done, Done):  # written by a version that made it only now
+            body = record.manifest or b""
+            done = Done(
+                task=record.task,
+                fence=record.fence,
+                cid=build(body).root,
+                manifest=body if len(body) <= MAX_INLINE_MANIFEST_BYTES else None,
+                ran_s=record.ran_s,
+            )
         await self._say_report(attrs.evolve(record, state=State.READY, report=done), done)
 
     async def _say_failed(self, record: Record, detail: str) -> None:
@@ -335,7 +353,7 @@ class Uploads:
             await self._say_failed(record, "the root can't read the result at the IPFS address")
             return
         await trio.sleep(FIRST_WAIT_S * tries)
-        await self._upload(attrs.evolve(record, state=State.STORED, report=None))
+        await self._upload(attrs.evolve(record, state=State.STORED))
 
     # ── beside the slots ──────────────────────────────────────────────────────────────────────────────────────────
 
