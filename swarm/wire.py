@@ -291,7 +291,8 @@ class Acceptance(Answer, frozen=True, kw_only=True):
 class Receipt(Answer, frozen=True, kw_only=True):
     """That a task was done and accepted, signed by both sides: checked by anyone, without the swarm."""
 
-    v: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    #: The form of it: 1.
+    v: Annotated[int, Meta(ge=1, le=1_000)]
     completion: Completion
     acceptance: Acceptance
 

@@ -36,6 +36,8 @@ class FakeDoor:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.blocks: dict[str, bytes] = {}
         self.answered: dict[str, bytes] = {}
+        #: Task → its receipt.
+        self.receipts: dict[str, dict[str, Any]] = {}
         #: What alice may spend.
         self.account: dict[str, Any] = {"owner": "alice", "role": "requester"}
         #: (method, path) of every request.
@@ -153,6 +155,8 @@ class FakeDoor:
             case ["GET", "v1", "tasks", task, "events"] if task in self.tasks:
                 event = {"id": 1, "task": task, "seq": 1, "to": "pending", "by": "requester", "at": 1.0}
                 return self._page([{**event, "move": "submitted"}], query)
+            case ["GET", "v1", "tasks", task, "receipt"] if task in self.receipts:
+                return _data(self.receipts[task])
             case ["GET", "v1", "tasks", task, "why"] if task in self.tasks:
                 paced = {"code": "host_paced", "message": "site takes 1 request/s", "retry_after_s": 3.0}
                 workers = [{"worker": WORKER, "instance": "i", "refusal": paced}, {"worker": OTHER, "instance": "j"}]

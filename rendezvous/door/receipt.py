@@ -36,7 +36,7 @@ async def receipt(door: Door, call: Call) -> Receipt | Refusal:
         signature=signed.signature,
     )
     if signed.acceptance is not None:
-        return Receipt(completion=completion, acceptance=decode(signed.acceptance, Acceptance))
+        return Receipt(v=1, completion=completion, acceptance=decode(signed.acceptance, Acceptance))
     acceptance = door.accept(completion, signed.reward_wei, signed.accepted_at)
     await door.ledger.call(
         KeepAcceptance(
@@ -46,4 +46,4 @@ async def receipt(door: Door, call: Call) -> Receipt | Refusal:
             acceptance=encode(acceptance).decode(),
         )
     )
-    return Receipt(completion=completion, acceptance=acceptance)
+    return Receipt(v=1, completion=completion, acceptance=acceptance)

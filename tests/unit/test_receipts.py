@@ -119,7 +119,7 @@ def test_another_implementation_of_eip_712_computes_the_same(  # noqa: PLR0917 -
 )
 def test_a_completion_that_was_changed_is_found(field: str, value: Any) -> None:
     changed = msgspec.structs.replace(PAID.completion, **{field: value})
-    fault = receipt_fault(Receipt(completion=changed, acceptance=PAID.acceptance))
+    fault = receipt_fault(Receipt(v=1, completion=changed, acceptance=PAID.acceptance))
     assert fault is not None
     assert "completion isn't signed by its worker" in fault
 
@@ -141,13 +141,13 @@ def test_an_acceptance_that_was_changed_is_found(receipt: Receipt, field: str, v
     if getattr(receipt.acceptance, field) == value:
         return  # the payer is who it says already
     changed = msgspec.structs.replace(receipt.acceptance, **{field: value})
-    fault = receipt_fault(Receipt(completion=receipt.completion, acceptance=changed))
+    fault = receipt_fault(Receipt(v=1, completion=receipt.completion, acceptance=changed))
     assert fault is not None
     assert "acceptance isn't signed by" in fault
 
 
 def test_an_acceptance_of_another_completion_is_found() -> None:
-    fault = receipt_fault(Receipt(completion=PAID.completion, acceptance=REPLAYED.acceptance))
+    fault = receipt_fault(Receipt(v=1, completion=PAID.completion, acceptance=REPLAYED.acceptance))
     assert fault is not None
     assert "acceptance isn't signed by" in fault
 
