@@ -200,7 +200,6 @@ class WorryCode(StrEnum):
     NOT_FINAL = "not_final"
     WALLET_EMPTY = "wallet_empty"
     SENDER_STOPPED = "sender_stopped"
-    SENDER_HELD = "sender_held"
     PARKED = "parked"
     BATCH_FAILS = "batch_fails"
     AUDIT_DIFFERS = "audit_differs"

@@ -103,6 +103,7 @@ class PayDesk:
         self._chain_id: Final = chain_id
         self._woken: Final = asyncio.Event()
         self._sender: TransactionSender | None = None
+        self._stands_by_for: str | None = None
         self._audited_at: float | None = None
         self._audit_worries: tuple[Worry, ...] = ()
         self.alerts: Final = Alerts(after_s=settings.alert_after_s)
@@ -166,10 +167,10 @@ class PayDesk:
             worries = (_unreachable(fault),)
             pause_s = min(pause_s, 2 * self._settings.poll_s)
         except SenderLost as fault:
-            self._sender = None
-            worries = (_held(self._signer.address, fault.held),)
+            self._stand_by(fault.held)
         except LedgerUnavailable as fault:
             log.warning("pay_desk_waits", reason=str(fault))
+            return pause_s  # what was in the way of money before still is
         except RpcSaid as fault:
             worries = (_refuses(fault),)
         except Exception as fault:
@@ -179,9 +180,17 @@ class PayDesk:
         self.alerts.update((*worries, *self._audit_worries), now=self._ledger.now())
         return pause_s
 
+    def _stand_by(self, held: SenderHeld) -> None:
+        """Another root on this ledger signs: take over once it is silent. Said once."""
+        self._sender = None
+        if self._stands_by_for != held.holder:
+            self._stands_by_for = held.holder
+            log.info("pay_desk_stands_by", for_holder=held.holder, silent_in_s=round(held.for_s, 1))
+
     async def _claim(self) -> TransactionSender:
         """Take the key over, or say who has it."""
         row = await claim(self._ledger, self._rpc, self._signer.address, self._settings, chain_id=self._chain_id)
+        self._stands_by_for = None
         self._sender = TransactionSender(
             self._books,
             self._rpc,
@@ -286,14 +295,6 @@ def check_same(sender: Sender, contract: Address, chain_id: int) -> None:
             f"this ledger's money is in {sender.contract} on chain {sender.chain_id}, not in {contract} on {chain_id}",
             hint="use the --rpc and --contract that it was begun with, another --chain-key, or a new data directory",
         )
-
-
-def _held(address: Address, held: SenderHeld) -> Worry:
-    return Worry(
-        code=WorryCode.SENDER_HELD,
-        message=f"another root ({held.holder}) signs with the key of {address}",
-        hint=f"this one stands by and takes over when that one has been silent for {held.for_s:.0f} s",
-    )
 
 
 def _unreachable(fault: RpcUnreachable) -> Worry:

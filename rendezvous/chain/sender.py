@@ -71,6 +71,8 @@ DEADLINE_S: Final = 90 * 86_400
 #: An intent that was named waits before it is tried again, seconds; four times as long at each further try.
 RETRY_S: Final = 15.0
 RETRY_FACTOR: Final = 4
+#: A sender that has nothing to write says so often that it lives, seconds: a third of a claim.
+HEARTBEAT_S: Final = 20.0
 #: Node's words for "I have it already, or had it": it is in the pool or mined, and the hash will tell.
 _TAKEN: Final = ("known transaction", "already known", "nonce too low", "already imported", "underpriced")
 #: Node's words for an empty wallet.
@@ -164,6 +166,7 @@ class TransactionSender:
         self._epoch: Final = epoch
         self._rules: Final = rules
         self._doubts: Mapping[int, float] = {}
+        self._heard_at = books.now()
         self._worries: list[Worry] = []
 
     async def round(self) -> Round:
@@ -180,6 +183,8 @@ class TransactionSender:
         view = await self._look(book)
         plan = decide(book, view, self._rules, doubts=self._doubts, now=self._books.now())
         self._doubts = plan.doubts
+        if self._books.now() - self._heard_at >= HEARTBEAT_S:
+            await self._write()
         moved = signed = False
         for step in plan.steps:
             if isinstance(step, Sign):
@@ -274,6 +279,8 @@ class TransactionSender:
                 return await self._sign(intents, fees, book, view)
 
     async def _write(self, *entries: Entry) -> bool:
+        """Write with the epoch; without entries it only says that this sender is alive."""
+        self._heard_at = self._books.now()
         answer = await self._books.call(Record(address=self._signer.address, epoch=self._epoch, entries=entries))
         if isinstance(answer, SenderHeld):
             raise SenderLost(answer)

@@ -24,6 +24,7 @@ from rendezvous.ledger.money_ops import (
     AddIntent,
     Book,
     ClaimSender,
+    Finalized,
     Intent,
     IntentKind,
     IntentState,
@@ -253,7 +254,7 @@ class Simulation:
 
     async def do_round(self) -> None:
         """A round of the sender, which may be cut anywhere."""
-        self.books.die = self.rng.choice((None,) * 12 + ("before", "after"))
+        self.books.die = self.rng.choice((None,) * 12 + ("before", "after", "paused"))
         luck = self.rng.random()
         self.between.die_before_send = luck < 0.04
         self.between.die_after_send = 0.04 <= luck < 0.08
@@ -262,7 +263,7 @@ class Simulation:
             await self.one_round()
         except Killed:
             self.restart()
-        except RpcUnreachable:
+        except (RpcUnreachable, SenderLost):
             pass
         finally:
             self.books.die = None
@@ -273,17 +274,20 @@ class Simulation:
         if self.sender is None:
             if self.chain.down:
                 raise RpcUnreachable("fake", "gone")
-            row = self.claim()
-            self.sender = TransactionSender(
-                self.books,
-                self.between,
-                FakeSigner(ROOT),
-                contract=CONTRACT,
-                chain_id=CHAIN_ID,
-                epoch=row.epoch,
-                rules=self.rules,
-            )
+            self.sender = self.new_sender()
         return (await self.sender.round()).moved
+
+    def new_sender(self) -> TransactionSender:
+        """Another process with the key."""
+        return TransactionSender(
+            self.books,
+            self.between,
+            FakeSigner(ROOT),
+            contract=CONTRACT,
+            chain_id=CHAIN_ID,
+            epoch=self.claim().epoch,
+            rules=self.rules,
+        )
 
     def claim(self) -> Sender:
         """As a starting root does."""
@@ -354,6 +358,17 @@ class Simulation:
             if item.kind in (IntentKind.COMPLETE, IntentKind.FAIL):
                 assert state["create", by_number[item.n].key] is IntentState.DONE
 
+    def check_finalized(self, entry: Finalized) -> None:
+        """A verdict rests on a block that is deep enough."""
+        deep = self.chain.blocks[: max(0, len(self.chain.blocks) - self.rules.finality_blocks)]
+        found = [
+            block.receipts[hash_]["status"] == "0x1"
+            for block in deep
+            for hash_ in block.transactions
+            if (self.chain.known[hash_]["from"], self.chain.known[hash_]["nonce"]) == (ROOT, entry.nonce)
+        ]
+        assert found == [entry.ok], "a verdict was given before it was final"
+
     def check(self) -> None:
         """Ledger and chain are equal to the wei; each (task, generation) was settled exactly once."""
         chain, intents = self.chain.head.state, self.intents()
@@ -414,14 +429,24 @@ class _Books:
 
     async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld:
         sim = self._sim
+        answer: tuple[bool, ...] | SenderHeld
         if op.entries and self.die == "before":
             raise Killed
+        if op.entries and self.die == "paused":  # and another process took the key over meanwhile
+            self.die = None
+            sim.restart()
+            sim.sender = sim.new_sender()
+            answer = sim.world.do(op)
+            assert isinstance(answer, SenderHeld), "a sender of an earlier epoch wrote"
+            return answer
         if sim.rng.random() < 0.2:  # between reading the book and writing to it
             await sim.rng.choice((sim.do_cancel, sim.do_finish, sim.do_claim))()
         for entry in op.entries:
             if isinstance(entry, Signed):
                 sim.check_signed(entry)
-        answer: tuple[bool, ...] | SenderHeld = sim.world.do(op)
+            elif isinstance(entry, Finalized):
+                sim.check_finalized(entry)
+        answer = sim.world.do(op)
         if op.entries and self.die == "after":
             raise Killed
         return answer
