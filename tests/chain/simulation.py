@@ -87,7 +87,7 @@ class Simulation:
         self.sender: TransactionSender | None = None
         self.paused: list[TransactionSender] = []
         self.books = _Books(self)
-        self.foreign = rng.random() < 0.15
+        self.foreign = rng.random() < 0.3
         self.deposits = 0
 
     def run(self) -> None:
@@ -118,7 +118,7 @@ class Simulation:
             (2, "outage"),
             (2, "lag"),
             (1, "money"),
-            (1 if self.foreign else 0, "foreign"),
+            (3 if self.foreign else 0, "foreign"),
         ]
         weights, names = zip(*actions, strict=True)
         for _ in range(self.rng.randint(60, 220)):
@@ -126,6 +126,7 @@ class Simulation:
             self.counts[name] += 1
             self.tell(f"{self.world.now:.0f} block {self.chain.head.number}: {name}")
             await getattr(self, f"do_{name}")()
+            self.check_flags_now()
         await self.heal()
         self.check()
 
@@ -357,6 +358,18 @@ class Simulation:
         for item in entry.items:
             if item.kind in (IntentKind.COMPLETE, IntentKind.FAIL):
                 assert state["create", by_number[item.n].key] is IntentState.DONE
+
+    def check_flags_now(self) -> None:
+        """At every moment a flag stands exactly as long as what it rests on."""
+        for flag, kind in (("on_chain", "create"), ("paid", "complete"), ("refunded", "fail")):
+            done = (
+                "SELECT 1 FROM intents i WHERE i.task = t.id AND i.generation = t.funding_generation "  # noqa: S608
+                f"AND i.kind = '{kind}' AND i.state = 'done'"
+            )
+            wrong = self.world.value(
+                f"SELECT count(*) FROM tasks t WHERE (t.{flag} IS NOT NULL) <> EXISTS ({done})"  # noqa: S608
+            )
+            assert wrong == 0, f"{wrong} tasks show {flag} wrongly"
 
     def check_finalized(self, entry: Finalized) -> None:
         """A verdict rests on a block that is deep enough."""
