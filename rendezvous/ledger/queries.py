@@ -94,24 +94,37 @@ class LedgerReader:
         Raises:
             MalformedInput: the cursor isn't one of ours.
         """
-        statement = _task_views().order_by(t.tasks.c.job, t.tasks.c.seq)
-        if owner is not None:
-            statement = statement.where(t.tasks.c.job.in_(sa.select(t.jobs.c.n).where(t.jobs.c.owner == owner)))
-        if job is not None:
-            one = sa.select(t.jobs.c.n).where(t.jobs.c.id == job).scalar_subquery()
-            statement = statement.where(t.tasks.c.job == one)
-        if status is not None:
-            statement = statement.where(t.tasks.c.status == status.value)
-        if cursor is not None:
-            place = _numbers(cursor, 2)
-            statement = statement.where(sa.tuple_(t.tasks.c.job, t.tasks.c.seq) > sa.tuple_(*place))
         limit = min(limit, PAGE_MOST)
-        found = self._rows(statement.limit(limit + 1))
+        from_job, after = _numbers(cursor, 2) if cursor is not None else (0, 0)
+        found: list[Any] = []
+        for number in self._jobs_with(owner, job, status, from_job=from_job, limit=limit + 2):
+            statement = _task_views().where(
+                t.tasks.c.job == number, t.tasks.c.seq > (after if number == from_job else 0)
+            )
+            if status is not None:
+                statement = statement.where(t.tasks.c.status == status.value)
+            found.extend(self._rows(statement.order_by(t.tasks.c.seq).limit(limit + 1 - len(found))))
+            if len(found) > limit:
+                break
         last = found[limit - 1] if len(found) > limit else None
         return Page(
             items=tuple(_task_view(row, now=now) for row in found[:limit]),
             next=None if last is None else f"{last.job}.{last.seq}",
         )
+
+    def _jobs_with(
+        self, owner: str | None, job: JobId | None, status: Status | None, *, from_job: int, limit: int
+    ) -> list[int]:
+        """The numbers of jobs that have such tasks, by the kept counts: none is looked through in vain."""
+        kept = sa.exists().where(t.job_counts.c.job == t.jobs.c.n, t.job_counts.c.tasks > 0)
+        if status is not None:
+            kept = kept.where(t.job_counts.c.status == status.value)
+        statement = sa.select(t.jobs.c.n).where(t.jobs.c.n >= from_job, kept).order_by(t.jobs.c.n).limit(limit)
+        if owner is not None:
+            statement = statement.where(t.jobs.c.owner == owner)
+        if job is not None:
+            statement = statement.where(t.jobs.c.id == job)
+        return [number for (number,) in self._rows(statement)]
 
     def history(self, task: TaskId) -> list[EventView]:
         """All that happened to a task, in order."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +66,35 @@ def test_what_was_answered_survives_a_crash_and_what_was_not_is_gone_whole(world
     world.open()
     assert world.task(lease.task).status == "active"
     assert world.complete(ALICE, lease) is Status.COMPLETED
+
+
+_LIVES = """
+import sys
+from pathlib import Path
+from tests.rendezvous.ledger_world import ALICE, World
+
+world = World(Path(sys.argv[1]))
+while True:
+    world.one()
+    (lease,) = world.claim(ALICE)
+    world.complete(ALICE, lease)
+    print(lease.task, flush=True)
+"""
+
+
+def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    command = [sys.executable, "-c", _LIVES, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout is not None
+        answered = [process.stdout.readline().strip() for _ in range(50)]
+        process.kill()
+        answered += process.stdout.read().split()
+    world = World(path)
+    assert {world.task(task).status for task in answered} == {"completed"}
+    check_consistency(world)
+    assert world.one()
+    world.close()
 
 
 def test_fences_and_event_numbers_go_on_after_a_restart(world: World) -> None:
