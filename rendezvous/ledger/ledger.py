@@ -63,7 +63,7 @@ __all__ = ["Ledger", "LedgerClock", "open_ledger"]
 
 log = structlog.get_logger()
 
-#: The most operations of one group (measured: more gain nothing), and the most tasks that they submit together.
+#: The most operations of one group (measured: more gain nothing), and the most tasks that they change together.
 GROUP_OPS: Final = 512
 GROUP_TASKS: Final = 4_000
 READER_THREADS: Final = 4
@@ -210,7 +210,7 @@ class Ledger:
             tasks = 0
             while item is not None:
                 batch.append(item)
-                tasks += len(item[0].tasks) if isinstance(item[0], Submit) else 0
+                tasks += _weight(item[0])
                 if len(batch) >= GROUP_OPS or tasks >= GROUP_TASKS:
                     break
                 try:
@@ -304,6 +304,15 @@ class Ledger:
         await asyncio.to_thread(self._writer.join)
         self._readers.shutdown(wait=True)
         self._core.close()
+
+
+def _weight(op: Op) -> int:
+    """How many tasks an operation may change; the group that it is in keeps others waiting for so long."""
+    if isinstance(op, Submit):
+        return len(op.tasks)
+    if isinstance(op, TakeTurn):
+        return len(op.done) + len(op.failed) + len(op.released) + len(op.renew) + len(op.offers) + op.want
+    return 1
 
 
 @asynccontextmanager
