@@ -160,6 +160,7 @@ async def build_door(
         started_at=time.monotonic(),
         base_fee_wei=_no_chain if pay_desk is None else pay_desk.base_fee_wei,
         accept=acceptor(charter.seed, signer, charter.ethereum),
+        alerts=tuple if pay_desk is None else lambda: pay_desk.alerts.active,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rendezvous.door.turns import Turns
     from rendezvous.ledger.ledger import Ledger
 
-__all__ = ["Door", "Robots"]
+__all__ = ["Alert", "Door", "Robots"]
 
 
 class Robots(Protocol):
@@ -36,6 +36,26 @@ class Robots(Protocol):
 
     def at_hand(self, origin: str) -> RobotsAnswer | None:
         """The same, if it is known already."""
+
+
+class Alert(Protocol):
+    """What keeps money from moving, and the way out; ``rendezvous.chain.alerts`` has it."""
+
+    @property
+    def code(self) -> str:
+        """A stable word."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong."""
+
+    @property
+    def hint(self) -> str:
+        """What to do."""
+
+    @property
+    def since(self) -> float:
+        """Since when, ledger seconds."""
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +69,7 @@ class Door:
         started_at: when it started, by ``clock``.
         base_fee_wei: what a unit of gas costs now; None where there is no chain, or it doesn't answer.
         accept: signs that a completion counts.
+        alerts: what keeps money from moving now.
     """
 
     ledger: Ledger
@@ -71,3 +92,4 @@ class Door:
     started_at: float
     base_fee_wei: Callable[[], Awaitable[Wei | None]]
     accept: Accept
+    alerts: Callable[[], Sequence[Alert]] = tuple

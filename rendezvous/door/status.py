@@ -18,7 +18,7 @@ from swarm.errors import SwarmError
 from swarm.model import Refusal, RefusalCode, Status
 from swarm.wire import Answer, encode
 
-__all__ = ["Health", "StatusView", "export_queue", "healthz", "metrics", "readyz", "status"]
+__all__ = ["AlertView", "Health", "StatusView", "export_queue", "healthz", "metrics", "readyz", "status"]
 
 log = structlog.get_logger()
 
@@ -41,6 +41,16 @@ class StatusView(Answer, frozen=True):
     uptime_s: float
     peer: str | None = None
     peer_addrs: tuple[str, ...] = ()
+    alerts: tuple[AlertView, ...] = ()
+
+
+class AlertView(Answer, frozen=True):
+    """What keeps money from moving, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str
+    lasts_s: float
 
 
 class Health(Answer, frozen=True):
@@ -67,6 +77,15 @@ async def status(door: Door, call: Call) -> StatusView:
         uptime_s=round(door.clock() - door.started_at, 1),
         peer=peer.id if peer else None,
         peer_addrs=peer.addrs if peer else (),
+        alerts=tuple(
+            AlertView(
+                code=str(alert.code),
+                message=alert.message,
+                hint=alert.hint,
+                lasts_s=round(door.wall() - alert.since, 1),
+            )
+            for alert in door.alerts()
+        ),
     )
 
 
@@ -132,5 +151,6 @@ async def metrics(door: Door, call: Call) -> web.Response:
         *(("swarm_workers", (("state", state),), float(number)) for state, number in _states(door).items()),
         ("swarm_sessions", (), float(len(door.sessions))),
         ("swarm_event_streams", (), float(door.stream.readers)),
+        *(("swarm_chain_alerts", (("code", str(alert.code)),), 1.0) for alert in door.alerts()),
     ]
     return web.Response(body=render(samples).encode(), headers={"Content-Type": CONTENT_TYPE})
