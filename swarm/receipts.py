@@ -15,6 +15,7 @@ is the reader's to say; this module reads no chain and no settings.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final
 from uuid import UUID
@@ -67,8 +68,8 @@ def completion_digest(completion: Completion) -> bytes:
     except ValueError as fault:
         raise MalformedInput(f"{completion.task!r} isn't a task id") from fault
     struct = keccak(
-        keccak(_COMPLETION_TYPE)
-        + keccak(completion.network.encode())
+        _kept_keccak(_COMPLETION_TYPE)
+        + _kept_keccak(completion.network.encode())
         + task.ljust(WORD_BYTES, b"\0")
         + uint_word(completion.generation, bits=256)
         + word(parse_cid(completion.result).digest)
@@ -86,7 +87,7 @@ def acceptance_digest(completion: Completion, acceptance: Acceptance) -> bytes:
         MalformedInput: a part isn't what it should be.
     """
     struct = keccak(
-        keccak(_ACCEPTANCE_TYPE)
+        _kept_keccak(_ACCEPTANCE_TYPE)
         + completion_digest(completion)
         + uint_word(int(acceptance.reward_wei), bits=256)
         + uint_word(acceptance.accepted_at, bits=64)
@@ -94,6 +95,11 @@ def acceptance_digest(completion: Completion, acceptance: Acceptance) -> bytes:
     return keccak(b"\x19\x01" + _domain(acceptance.ethereum) + struct)
 
 
+#: Of types, names and the network: always the same few.
+_kept_keccak: Final = functools.lru_cache(maxsize=64)(keccak)
+
+
+@functools.lru_cache(maxsize=16)
 def _domain(paid_by: PaidBy | None) -> bytes:
     named = keccak(_NAME) + keccak(_VERSION)
     if paid_by is None:

@@ -6,6 +6,7 @@ they are used (half a second).
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from swarm.errors import MalformedInput
@@ -45,6 +46,7 @@ def uint_word(value: int, *, bits: int) -> bytes:
     return value.to_bytes(WORD_BYTES)
 
 
+@functools.lru_cache(maxsize=4096)  # a swarm has few addresses, and the checksum costs more than a signature
 def address_word(address: Address) -> bytes:
     """An ``address``.
 
