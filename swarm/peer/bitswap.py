@@ -221,7 +221,11 @@ class Bitswap:
                 return stream
         with trio.fail_after(WRITE_S):
             stream = await self._host.new_stream(peer, list(PROTOCOLS))
-            await stream.write(frame)
+            try:
+                await stream.write(frame)
+            except BaseException:  # nobody else knows of it yet
+                await _leave(stream, abruptly=True)
+                raise
         return stream
 
     # ── fetching ──────────────────────────────────────────────────────────────────────────────────────────────────

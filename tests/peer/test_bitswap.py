@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from libp2p.host.exceptions import StreamFailure
 from libp2p.peer.id import ID
 from libp2p.utils.varint import encode_varint_prefixed
 
-from swarm.content.cid import build, cid_bytes, raw_cid
+from swarm.content.cid import MAX_BLOCK_BYTES, build, cid_bytes, raw_cid
 from swarm.errors import MalformedInput, UnreachableError
 from swarm.model import Cid
 from swarm.peer.bitswap import MAX_WANTS_PER_PEER, PROTOCOLS
@@ -193,6 +194,24 @@ async def test_a_peer_that_never_reads_its_blocks_doesnt_keep_others_from_theirs
 
         for cid, block in content.items():
             assert await root.fetch_block(alice.id, cid, timeout_s=5) == block
+
+
+async def test_the_stream_to_a_peer_that_never_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.peer.bitswap.WRITE_S", 0.3)
+    block = os.urandom(MAX_BLOCK_BYTES)  # more than what one may send unread
+    answers: list[Any] = []
+    async with open_pair({raw_cid(block): block}, serve_to="any") as (_, alice), open_stranger() as mallory:
+
+        async def never_read(stream: Any) -> None:
+            answers.append(stream.muxed_stream)
+            await trio.sleep_forever()
+
+        for protocol in PROTOCOLS:
+            mallory.set_stream_handler(protocol, never_read)
+        await connect(mallory, alice.addrs[0])
+        await send_frame(mallory, alice.id, wants([raw_cid(block)]), protocol=PROTOCOLS[0])
+
+        await eventually(lambda: answers and answers[0].reset_received)
 
 
 async def test_a_cancelled_want_is_not_answered() -> None:
