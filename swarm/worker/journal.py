@@ -183,9 +183,11 @@ class Journal:
             return
         try:
             await trio.to_thread.run_sync(self._write, batch)
-        except sqlite3.OperationalError as fault:
+        except BaseException as fault:  # cancelled while all threads were taken, too: whoever waits writes it then
             self._waiting = batch + self._waiting
-            raise StoreFull(str(self._path)) from fault
+            if isinstance(fault, sqlite3.OperationalError):
+                raise StoreFull(str(self._path)) from fault
+            raise
         self._committed += len(batch)
 
     def _write(self, batch: list[_Statement]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from swarm.errors import ConfigurationError
 from swarm.wire import Done, Failed
@@ -94,6 +95,36 @@ async def test_writers_that_come_together_are_committed_together(tmp_path: Path,
 
     async with open_journal(tmp_path / "journal.db", clock=clock) as journal:
         assert len(journal) == 200
+
+
+async def test_a_writer_that_leaves_while_no_thread_is_free_takes_no_other_outcome_along(
+    tmp_path: Path, clock: Clock
+) -> None:
+    threads = trio.to_thread.current_default_thread_limiter()
+    path = tmp_path / "journal.db"
+    with trio.fail_after(10):
+        async with open_journal(path, clock=clock) as journal:
+            others = [object() for _ in range(int(threads.total_tokens))]
+            for other in others:
+                threads.acquire_on_behalf_of_nowait(other)
+            async with trio.open_nursery() as nursery:
+                leaving = trio.CancelScope()
+
+                async def leave() -> None:
+                    with leaving:
+                        await journal.put(ready(1))
+
+                nursery.start_soon(leave)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(journal.put, ready(2))
+                await trio.testing.wait_all_tasks_blocked()
+                leaving.cancel()
+                await trio.testing.wait_all_tasks_blocked()
+                for other in others:
+                    threads.release_on_behalf_of(other)
+
+        async with open_journal(path, clock=clock) as journal:
+            assert {record.fence for record in journal.records(State.READY)} == {1, 2}
 
 
 async def test_a_result_whose_lease_is_over_is_found_by_its_task(tmp_path: Path, clock: Clock) -> None:
