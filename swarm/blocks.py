@@ -8,6 +8,7 @@ All methods are synchronous and may be called from many threads. Which blocks ar
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import threading
@@ -140,12 +141,14 @@ class BlockStore:
         """Remove what no kept content needs.
 
         Args:
-            keep: the roots of the contents to keep, with all blocks under them.
-            min_age_s: spare what was put within so many seconds: its result may not be recorded yet.
+            keep: the roots of the contents to keep, with all blocks under them; read once the call has begun.
+            min_age_s: spare what was put within so many seconds before the call, and all that is put during it: its
+                result may not be recorded yet.
 
         Returns:
             How many blocks were removed, and their bytes.
         """
+        put_before = self._clock() - min_age_s
         kept: set[Cid] = set()
         for root in keep:
             if root not in kept:
@@ -154,7 +157,7 @@ class BlockStore:
             size_bytes
             for entry in self._entries()
             if entry.name not in kept
-            if (size_bytes := self._remove(entry.name, min_age_s=min_age_s)) is not None
+            if (size_bytes := self._remove(entry.name, put_before=put_before)) is not None
         ]
         return len(removed), sum(removed)
 
@@ -247,13 +250,13 @@ class BlockStore:
             self._total_bytes = sum(_size_of(entry) for entry in self._entries())
         return self._total_bytes
 
-    def _remove(self, cid: Cid, *, min_age_s: float | None = None) -> int | None:
-        """Remove a block, unless it was put within ``min_age_s``; returns its length if it was removed."""
+    def _remove(self, cid: Cid, *, put_before: float = math.inf) -> int | None:
+        """Remove a block, unless it was put later than that; returns its length if it was removed."""
         path = self._path(cid)
         with self._alone(cid):
             try:
                 status = path.stat()
-                if min_age_s is not None and self._clock() - status.st_mtime < min_age_s:
+                if status.st_mtime > put_before:
                     return None
                 path.unlink()
             except FileNotFoundError:

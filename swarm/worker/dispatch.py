@@ -17,7 +17,7 @@ from swarm.worker.effects import Effect, Settled, Shelved, Start, Stop, StopReas
 from swarm.worker.journal import Journal
 from swarm.worker.leases import Executions
 from swarm.worker.results import Broken, Deferred, Executed
-from swarm.worker.selfcheck import SelfCheck
+from swarm.worker.selfcheck import REACHED_REASONS, SelfCheck
 from swarm.worker.turns import Turns
 from swarm.worker.upload import Hooks, Uploads
 from swarm.worker.wake import Wake
@@ -193,13 +193,21 @@ class Dispatch:
 
     def _succeeded(self, executed: Executed) -> None:
         self._counters.items += sum(outcome.record_count or 0 for outcome in executed.manifest.outcomes)
-        if any(outcome.status is not None for outcome in executed.manifest.outcomes) and self._check.succeeded():
+        if any(outcome.status is not None for outcome in executed.manifest.outcomes):
+            self._reached()
+
+    def _reached(self) -> None:
+        """A site answered, be it with a refusal: our own network works."""
+        if self._check.succeeded():
             log.info("self_check_passed")
             self._turns.ask_limit = None
             self._turns.nudge()
 
     def _judge(self, broken: Broken) -> bool:
         """Whether a failure is our own: then everything is given back, this task too."""
+        if broken.reason in REACHED_REASONS:
+            self._reached()
+            return False
         host = urlsplit(next(iter(broken.grant.task.urls), "")).hostname or ""
         wait_s = self._check.failed_at(host, broken.reason)
         if wait_s is None:

@@ -18,6 +18,18 @@ LAST_WAIT_S: Final = 600.0
 
 #: What a broken line of our own looks like.
 NETWORK_REASONS: Final = frozenset({Reason.DNS, Reason.CONNECT, Reason.TIMEOUT})
+#: What only a site that was reached can answer.
+REACHED_REASONS: Final = frozenset(
+    {
+        Reason.HTTP_4XX,
+        Reason.HTTP_408,
+        Reason.HTTP_5XX,
+        Reason.BLOCKED,
+        Reason.TOO_LARGE,
+        Reason.TOO_MANY_REDIRECTS,
+        Reason.SELECTOR_MISSING,
+    }
+)
 
 
 class Standing(enum.Enum):

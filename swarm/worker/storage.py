@@ -74,9 +74,17 @@ class Storage:
 
     async def evict(self) -> None:
         """Remove every block that neither an execution under way nor the journal needs."""
-        keep = {cid for pinned in self._pins.values() for cid in pinned} | set(self._owed())
-        removed, freed_bytes = await trio.to_thread.run_sync(lambda: self._blocks.collect(keep, min_age_s=0.0))
+        removed, freed_bytes = await trio.to_thread.run_sync(
+            lambda: self._blocks.collect(self._needed_from_thread(), min_age_s=0.0)
+        )
         log.info("blocks_evicted", removed=removed, freed_bytes=freed_bytes)
+
+    def _needed_from_thread(self) -> Iterator[Cid]:
+        """What is needed once the collection has begun: it spares what slots put from then on."""
+        yield from trio.from_thread.run_sync(self._needed)
+
+    def _needed(self) -> set[Cid]:
+        return {cid for pinned in self._pins.values() for cid in pinned} | set(self._owed())
 
     async def get(self, cid: Cid) -> bytes | None:
         """One block, None where it isn't there; what is served to others."""

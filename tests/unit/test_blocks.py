@@ -214,6 +214,18 @@ def test_a_truncated_leaf_is_found_missing_without_reading_the_others(store: Blo
     assert store.missing(dag.root) == [leaf]
 
 
+def test_collecting_spares_what_is_put_meanwhile(store: BlockStore, clock: Clock) -> None:
+    put(store, b"old")
+
+    def named() -> Iterator[str]:
+        clock.now += 1
+        put(store, b"put meanwhile")
+        yield from ()
+
+    assert store.collect(named(), min_age_s=0) == (1, 3)
+    assert list(store.cids()) == [raw_cid(b"put meanwhile")]
+
+
 def test_collecting_keeps_contents_that_are_named_and_blocks_put_just_now(store: BlockStore, clock: Clock) -> None:
     named = build(os.urandom(2 * LEAF_BYTES))
     for cid, block in named.blocks.items():

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from swarm.blocks import BlockStore
-from swarm.content.cid import LEAF_BYTES
+from swarm.content.cid import LEAF_BYTES, build
 from swarm.content.manifest import UrlOutcome
 from swarm.errors import ConfigurationError, StoreFull
 from swarm.executors.base import Execution, Tools
@@ -123,6 +123,18 @@ async def test_what_an_execution_under_way_has_stored_is_not_evicted(tmp_path: P
     with pytest.raises(StoreFull):
         await storage.store(2, b"c" * 100)
     assert await storage.get(first.cid) is not None
+
+
+async def test_what_another_slot_stores_while_room_is_made_is_not_evicted(tmp_path: Path) -> None:
+    blocks = BlockStore(tmp_path / "blocks", max_bytes=None)
+    (cid,) = build(b"stored meanwhile").blocks
+
+    def owed() -> list[str]:
+        blocks.put(cid, b"stored meanwhile")
+        return []
+
+    await Storage(blocks, owed=owed).evict()
+    assert blocks.has(cid)
 
 
 async def test_a_content_with_a_block_missing_is_lost(tmp_path: Path) -> None:

@@ -435,6 +435,25 @@ async def test_unrelated_hosts_that_fail_in_a_row_make_it_stop_and_give_back_eve
                 await door.until_status(task, Status.COMPLETED)
 
 
+async def test_a_refusal_of_a_site_shows_that_the_network_works_again(
+    tmp_path: Path, jumping_clock: MockClock, door: MemoryDoor, ipfs: MemoryIpfs
+) -> None:
+    async def act(task: TaskBody, tools: Tools) -> None:
+        raise TaskFailed(reason, "as the site or the network has it")
+
+    reason = "connect"
+    async with alice_at(tmp_path, door, ipfs) as alice:
+        alice.played.act = act
+        alice.played.cue.set()
+        for name in ("one", "two", "three", "four"):
+            door.submit("played", url=f"http://{name}.test/")
+        await door.until(lambda: any(turn.released for turn in door.turns))
+        await door.until(lambda: door.turns[-1].free == 1)  # on probation
+
+        reason = "http_4xx"
+        await door.until(lambda: door.turns[-1].free == 3)
+
+
 async def test_a_pause_is_kept(tmp_path: Path, jumping_clock: MockClock, door: MemoryDoor, ipfs: MemoryIpfs) -> None:
     door.paused = "maintenance"
     async with alice_at(tmp_path, door, ipfs):
