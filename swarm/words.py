@@ -19,9 +19,9 @@ WORD_BYTES: Final = 32
 
 def keccak(data: bytes) -> bytes:
     """The Keccak-256 digest, 32 bytes."""
-    from eth_utils.crypto import keccak as digest
+    from eth_hash.auto import keccak as digest
 
-    return bytes(digest(data))
+    return digest(data)
 
 
 def word(value: bytes) -> bytes:
