@@ -13,8 +13,9 @@ from swarm.wire import check_storable
 
 __all__ = ["storable_fault"]
 
-#: An escaped NUL or surrogate, a number that could have more than 63 bits, an exponent that could be infinite.
-_SUSPECT: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[0-9]{19}|[eE]\+?[0-9]{3}")
+#: A NUL or surrogate, escaped (or a surrogate in bytes, which no decoder should let pass), a number that could have
+#: more than 63 bits, an exponent that could be infinite.
+_SUSPECT: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|\xed[\xa0-\xbf]|[0-9]{19}|[eE]\+?[0-9]{3}")
 
 
 def storable_fault(raw: bytes, value: Any) -> str | None:
