@@ -221,19 +221,21 @@ def recover(digest: bytes, signature: str) -> str | None:
         digest: 32 bytes.
         signature: ``0x`` and 130 hex digits (r, s, v).
     """
-    from eth_keys.datatypes import Signature as EthSignature
-    from eth_keys.exceptions import BadSignature
-    from eth_utils.exceptions import ValidationError
+    from coincurve import PublicKey
+    from eth_hash.auto import keccak
 
     try:
         raw = bytearray.fromhex(signature.removeprefix("0x"))
-        if len(raw) != 65:
-            return None
-        raw[64] -= 27 if raw[64] >= 27 else 0
-        found = EthSignature(bytes(raw)).recover_public_key_from_msg_hash(digest)
-    except (ValueError, BadSignature, ValidationError):
+    except ValueError:
         return None
-    return _checksummed(found.to_canonical_address())
+    if len(raw) != 65:
+        return None
+    raw[64] -= 27 if raw[64] >= 27 else 0
+    try:
+        found = PublicKey.from_signature_and_message(bytes(raw), digest, hasher=None)
+    except Exception:  # noqa: BLE001 -- coincurve raises a bare one for what is no signature
+        return None
+    return _checksummed(keccak(found.format(compressed=False)[1:])[-20:])
 
 
 @functools.lru_cache(maxsize=4096)
