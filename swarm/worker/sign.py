@@ -5,6 +5,9 @@ A grant that names no generation comes from a root that knows no receipts: nothi
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
 import trio
 
 from swarm.identity import Identity
@@ -13,6 +16,9 @@ from swarm.receipts import sign_completion
 from swarm.wire import Completion, CompletionProof, Grant
 
 __all__ = ["prove"]
+
+#: The elliptic curves; imported at the first signature.
+SLOW_IMPORT: Final = "coincurve"
 
 
 async def prove(
@@ -39,6 +45,7 @@ async def prove(
         worker=identity.address,
         payout=payout,
     )
-    # In a thread: the first signature imports elliptic curves, half a second.
-    signed = await trio.to_thread.run_sync(sign_completion, identity.eth_key, blank)
+    if SLOW_IMPORT not in sys.modules:  # half a second: in a thread. A signature itself takes less than going there
+        await trio.to_thread.run_sync(sign_completion, identity.eth_key, blank)
+    signed = sign_completion(identity.eth_key, blank)
     return CompletionProof(generation=generation, signature=signed.signature)
