@@ -17,8 +17,8 @@ from swarm.wire import Completion, CompletionProof, Grant
 
 __all__ = ["prove"]
 
-#: The elliptic curves; imported at the first signature.
-SLOW_IMPORT: Final = "coincurve"
+#: Imported at the first signature, with the elliptic curves.
+SLOW_IMPORT: Final = "eth_utils.address"
 
 
 async def prove(
