@@ -288,7 +288,8 @@ class _Outlook:
         """Look at each transaction, then at what may be signed."""
         for transaction in self._book.transactions:
             self._look_at(transaction)
-        self._consider_signing()
+        if not any(isinstance(step, Note) and isinstance(step.entry, Reorged) for step in self._steps):
+            self._consider_signing()  # else the book speaks of fundings that aren't there any more
         if self._book.parked:
             self._worry(
                 WorryCode.PARKED,

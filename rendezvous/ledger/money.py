@@ -329,10 +329,9 @@ class _Books:
     def _sign(self, entry: Signed) -> bool:
         connection, statements = self._connection, self._statements
         wanted = {item.n: item.kind.value for item in entry.items}
-        found = connection.rows(statements.intents_by_n, orjson.dumps(list(wanted)).decode())
-        ready = {n for n, kind, state, sender in found if (kind, state, sender) == (wanted[n], "queued", self._address)}
-        if len(ready) != len(wanted):
-            return False
+        ready = connection.rows(statements.signable, orjson.dumps(list(wanted)).decode(), self._address)
+        if dict(map(tuple, ready)) != wanted:
+            return False  # since the book was read one was called off, or its funding was taken back
         if not connection.run(statements.take_nonce, self._address, self._epoch, entry.nonce):
             return False
         inserted = connection.run(

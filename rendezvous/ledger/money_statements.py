@@ -132,11 +132,23 @@ class MoneyStatements:
             "now",
             "the_key",
         )
-        self.intents_by_n = self._compile(
-            sa.select(intents.c.n, intents.c.kind, intents.c.state, intents.c.sender).where(
-                intents.c.n.in_(_listed("ns", BigInteger()))
+        funded = sa.exists(
+            sa.select(_ONE).where(
+                funding.c.slot == _word(IntentKind.CREATE.slot),
+                funding.c.key == intents.c.key,
+                funding.c.state == _word(IntentState.DONE),
+            )
+        )
+        #: What may be signed of these: a settling intent only while its funding is final.
+        self.signable = self._compile(
+            sa.select(intents.c.n, intents.c.kind).where(
+                intents.c.n.in_(_listed("ns", BigInteger())),
+                intents.c.sender == bindparam("the_sender"),
+                intents.c.state == _word(IntentState.QUEUED),
+                sa.or_(intents.c.slot != _word(IntentKind.COMPLETE.slot), funded),
             ),
             "ns",
+            "the_sender",
         )
         self.intents_of = self._compile(
             sa.select(intents.c.n, intents.c.kind, intents.c.state, intents.c.task, intents.c.generation)

@@ -29,6 +29,7 @@ from rendezvous.ledger.money_ops import (
     IntentKind,
     IntentState,
     Record,
+    Reorged,
     ResumeSender,
     RetryParked,
     Sender,
@@ -102,17 +103,17 @@ class Simulation:
         for _ in range(3):
             self.chain.mine()
         actions: list[tuple[float, str]] = [
-            (12, "submit"),
-            (14, "claim"),
-            (14, "finish"),
+            (8, "submit"),
+            (10, "claim"),
+            (12, "finish"),
             (3, "cancel"),
             (2, "replay"),
             (8, "wait"),
-            (30, "round"),
-            (22, "mine"),
-            (3, "reorg"),
-            (2, "drop"),
-            (2, "fees"),
+            (40, "round"),
+            (24, "mine"),
+            (9, "reorg"),
+            (4, "drop"),
+            (4, "fees"),
             (2, "restart"),
             (1, "wake_paused"),
             (2, "outage"),
@@ -121,7 +122,7 @@ class Simulation:
             (3 if self.foreign else 0, "foreign"),
         ]
         weights, names = zip(*actions, strict=True)
-        for _ in range(self.rng.randint(60, 220)):
+        for _ in range(self.rng.randint(100, 350)):
             name = self.rng.choices(names, weights)[0]
             self.counts[name] += 1
             self.tell(f"{self.world.now:.0f} block {self.chain.head.number}: {name}")
@@ -184,8 +185,9 @@ class Simulation:
             self.chain.mine(skip=skip)
 
     async def do_reorg(self) -> None:
-        deep = self.rules.finality_blocks + (2 if self.rng.random() < 0.3 else 0)
-        depth = self.rng.randint(1, deep)
+        depth = self.rng.randint(1, self.rules.finality_blocks)
+        if self.rng.random() < 0.3:  # deeper than what was thought to be final
+            depth += self.rng.randint(1, self.rules.watch_blocks)
         self.chain.reorg(depth, forget=self.rng.choice((0.0, 0.5)))
         for _ in range(self.rng.randint(0, depth + 1)):
             self.chain.mine(skip=frozenset(each for each in self.chain.pool if self.rng.random() < 0.5))
@@ -198,7 +200,7 @@ class Simulation:
         self.chain.base_fee = self.rng.choice((1, 10**9, 5 * 10**9, 30 * 10**9, 200 * 10**9))
 
     async def do_outage(self) -> None:
-        self.chain.down = not self.chain.down and self.rng.random() < 0.5
+        self.chain.down = not self.chain.down and self.rng.random() < 0.3
 
     async def do_lag(self) -> None:
         self.chain.lag = self.rng.choice((0, 0, 1, 3)) if self.rules.doubt_s else 0
@@ -359,6 +361,10 @@ class Simulation:
             if item.kind in (IntentKind.COMPLETE, IntentKind.FAIL):
                 assert state["create", by_number[item.n].key] is IntentState.DONE
 
+    def is_final(self, nonce: int) -> bool:
+        """Whether the ledger says so of a transaction."""
+        return self.world.value(f"SELECT state FROM transactions WHERE nonce = {int(nonce)}") == "final"  # noqa: S608
+
     def check_flags_now(self) -> None:
         """At every moment a flag stands exactly as long as what it rests on."""
         for flag, kind in (("on_chain", "create"), ("paid", "complete"), ("refunded", "fail")):
@@ -443,6 +449,7 @@ class _Books:
     async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld:
         sim = self._sim
         answer: tuple[bool, ...] | SenderHeld
+        signed: Signed | None = None
         if op.entries and self.die == "before":
             raise Killed
         if op.entries and self.die == "paused":  # and another process took the key over meanwhile
@@ -455,11 +462,16 @@ class _Books:
         if sim.rng.random() < 0.2:  # between reading the book and writing to it
             await sim.rng.choice((sim.do_cancel, sim.do_finish, sim.do_claim))()
         for entry in op.entries:
+            sim.counts[f"→ {type(entry).__name__.lower()}"] += 1
+            if isinstance(entry, Reorged) and sim.is_final(entry.nonce):
+                sim.counts["→ reorged though final"] += 1
             if isinstance(entry, Signed):
-                sim.check_signed(entry)
+                signed = entry
             elif isinstance(entry, Finalized):
                 sim.check_finalized(entry)
         answer = sim.world.do(op)
+        if signed is not None and answer == (True,):
+            sim.check_signed(signed)
         if op.entries and self.die == "after":
             raise Killed
         return answer
