@@ -9,6 +9,7 @@ Decode with ``decode``: it turns every msgspec fault into ``MalformedInput``, so
 from __future__ import annotations
 
 import math
+import sys
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -32,6 +33,10 @@ MAX_CLOSED_PER_MESSAGE: Final = 1_000
 MAX_SLOTS: Final = 256
 #: Fences, sequence numbers and the like fit SQLite's and PostgreSQL's integers.
 MAX_INT: Final = 2**63 - 1
+#: The most frames that the interpreter may stack while a stranger's bytes are parsed. py_ecc, which the Ethereum
+#: libraries bring, raises that limit to 100,000; nested input then overruns the C stack (8 MiB: from some 15,000 on),
+#: and the process is gone.
+MAX_RECURSION: Final = 4_000
 
 TaskIdText = Annotated[str, Meta(min_length=36, max_length=36)]
 CidText = Annotated[str, Meta(min_length=46, max_length=64)]
@@ -613,6 +618,8 @@ def decode(data: bytes | str, shape: type[T], *, max_bytes: int | None = None) -
     decoder = _decoders.get(shape)
     if decoder is None:
         decoder = _decoders.setdefault(shape, msgspec.json.Decoder(shape))
+    if sys.getrecursionlimit() > MAX_RECURSION:
+        sys.setrecursionlimit(MAX_RECURSION)
     try:
         return decoder.decode(data)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
