@@ -25,6 +25,7 @@ from swarm.blocks import BlockStore
 from swarm.door_client import DoorClient, open_door, trust_certificates
 from swarm.errors import ConfigurationError
 from swarm.executors.base import Capture, Executor
+from swarm.executors.parser import Parser, open_parser
 from swarm.executors.registry import Executors, load_executors
 from swarm.identity import Identity
 from swarm.signing import JoinLink
@@ -86,6 +87,7 @@ class Means:
     Args:
         fetch: gets one page under the guard.
         learn: told the rules of robots.txt that came with a grant.
+        parser: runs selectors over pages.
         open_uploader: makes an uploader to the IPFS address.
     """
 
@@ -96,6 +98,7 @@ class Means:
     executors: Executors
     fetch: Callable[[str], Awaitable[Capture]]
     learn: Callable[[Grant], None]
+    parser: Parser
     open_uploader: Callable[[], PutBlocks]
     rng: random.Random
 
@@ -138,6 +141,7 @@ async def run(
             link, identity, hello, directory=identity.directory, payout=settings.payout, tls=tls, rng=rng
         ) as door,
         fetcher_for(settings, identity, door) as fetcher,
+        open_parser() as parser,
     ):
         for line in start_lines(settings, identity, door.settings, door.url):
             say(line)
@@ -149,6 +153,7 @@ async def run(
             executors=kinds,
             fetch=fetcher.get,
             learn=partial(learn_rules, fetcher),
+            parser=parser,
             open_uploader=lambda: _uploader(door),
             rng=rng,
         )
@@ -237,6 +242,7 @@ async def work(
             tools=tools_for(
                 means.fetch,
                 means.learn,
+                means.parser,
                 storage,
                 counters,
                 worker=identity.address,

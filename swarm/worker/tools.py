@@ -10,6 +10,7 @@ from typing import Final
 from swarm.content.manifest import ContentRef
 from swarm.door_client import DoorClient
 from swarm.executors.base import Capture, TaskFailed, Tools
+from swarm.executors.parser import Parser
 from swarm.identity import Identity
 from swarm.model import Address, Reason
 from swarm.web.fetcher import Fetcher, FetchSettings, open_fetcher
@@ -45,6 +46,7 @@ def learn_rules(fetcher: Fetcher, grant: Grant) -> None:
 def tools_for(
     get: Callable[[str], Awaitable[Capture]],
     learn: Callable[[Grant], None],
+    parser: Parser,
     storage: Storage,
     counters: Counters,
     *,
@@ -56,6 +58,7 @@ def tools_for(
     Args:
         get: gets one page under the guard.
         learn: told the rules of robots.txt that came with a grant.
+        parser: runs selectors over pages; its processes serve one task after another.
         storage: where contents are kept.
         counters: count what is fetched.
         worker: the worker's address.
@@ -79,6 +82,6 @@ def tools_for(
 
     def make(grant: Grant) -> Tools:
         learn(grant)
-        return Tools(fetch=fetch, store=partial(store, grant.fence), worker=worker)
+        return Tools(fetch=fetch, store=partial(store, grant.fence), worker=worker, parser=parser)
 
     return make

@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 import trio
 
+from swarm.blocks import BlockStore
 from swarm.executors.parser import Parsed, Parser, open_parser
+from swarm.executors.scrape import Scrape
 from swarm.web.capture import Capture, TaskFailed
+from swarm.wire import Grant, TaskBody
+from swarm.worker.dispatch import Counters
+from swarm.worker.storage import Storage
+from swarm.worker.tools import tools_for
 
 LIMIT_S = 30
 TITLE = {"title": "h1::text"}
@@ -161,3 +167,23 @@ async def test_a_parser_sees_no_secret_of_the_worker(monkeypatch: pytest.MonkeyP
 
     assert b"secret" not in environment
     assert environment.startswith(b"PYTHONPATH=")
+
+
+async def test_the_scrapes_of_a_worker_share_its_parser(tmp_path: Path) -> None:
+    async def fetch(url: str) -> Capture:
+        return page(b"<h1>here</h1>")
+
+    storage = Storage(BlockStore(tmp_path / "blocks", max_bytes=None), owed=list)
+    async with open_parser() as parser:
+        tools = tools_for(
+            fetch, lambda _: None, parser, storage, Counters(trio.current_time), worker="0x0", max_bytes=10**6
+        )
+        for number in range(1, 4):
+            task_id = f"0192a000-0000-7000-8000-{number:012d}"
+            task = TaskBody(
+                id=task_id, job=task_id, kind="scrape", urls=("http://shop.example/",), spec={"extract": TITLE}
+            )
+            with trio.fail_after(LIMIT_S):
+                await Scrape().run(task, tools(Grant(task=task, fence=number, lease_s=60.0, via="want")))
+        assert len(children()) == 1
+    assert not children()

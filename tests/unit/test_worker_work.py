@@ -18,6 +18,7 @@ from swarm.blocks import BlockStore
 from swarm.content.manifest import UrlOutcome
 from swarm.errors import DoorRefused
 from swarm.executors.base import Capture, Execution, TaskDeferred, TaskFailed, Tools
+from swarm.executors.parser import open_parser
 from swarm.executors.registry import load_executors
 from swarm.identity import Identity
 from swarm.model import Status
@@ -112,7 +113,7 @@ async def alice_at(
         raise TaskFailed("connect", url)
 
     async def run() -> None:
-        async with open_journal(path / "journal.db", clock=lambda: 0.0) as journal:
+        async with open_journal(path / "journal.db", clock=lambda: 0.0) as journal, open_parser() as parser:
             means = Means(
                 identity=ALICE,
                 door=door,
@@ -121,6 +122,7 @@ async def alice_at(
                 executors=load_executors({"played": played}, plugins=()),
                 fetch=fetch,
                 learn=lambda _: None,
+                parser=parser,
                 open_uploader=lambda: ipfs,
                 rng=random.Random(1),
             )
@@ -347,9 +349,9 @@ async def test_while_ipfs_is_down_results_wait_wanting_stops_and_nothing_is_lost
     ipfs.down = True
     async with alice_at(tmp_path, door, ipfs):
         tasks = [door.submit(spec={"size": 100}) for _ in range(3)]
-        await trio.sleep(20)
+        await door.until(lambda: any(turn.free == 0 for turn in door.turns))
         later = door.submit()
-        await trio.sleep(20)
+        await trio.sleep(20)  # of the jumping clock
         assert door.turns[-1].free == 0
         assert door.tasks[later].status is Status.PENDING
 
@@ -458,7 +460,7 @@ async def test_a_pause_is_kept(tmp_path: Path, jumping_clock: MockClock, door: M
     door.paused = "maintenance"
     async with alice_at(tmp_path, door, ipfs):
         task = door.submit()
-        await trio.sleep(30)
+        await door.until(lambda: len(door.turns) >= 3)
         assert door.tasks[task].status is Status.PENDING
         door.paused = None
         await door.until_status(task, Status.COMPLETED)
@@ -469,7 +471,7 @@ async def test_a_worker_with_want_off_takes_nothing_it_has_not_heard_of(
 ) -> None:
     async with alice_at(tmp_path, door, ipfs, want=False):
         task = door.submit()
-        await trio.sleep(30)
+        await door.until(lambda: len(door.turns) >= 3)
         assert door.tasks[task].status is Status.PENDING
 
 
