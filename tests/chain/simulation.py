@@ -188,6 +188,9 @@ class Simulation:
         depth = self.rng.randint(1, self.rules.finality_blocks)
         if self.rng.random() < 0.3:  # deeper than what was thought to be final
             depth += self.rng.randint(1, self.rules.watch_blocks)
+        row = self.world.reader.sender(ROOT)
+        if row is not None:  # what is buried stands: else it is another chain, and paying stops for good
+            depth = min(depth, self.chain.head.number - row.anchor_number)
         self.chain.reorg(depth, forget=self.rng.choice((0.0, 0.5)))
         for _ in range(self.rng.randint(0, depth + 1)):
             self.chain.mine(skip=frozenset(each for each in self.chain.pool if self.rng.random() < 0.5))
