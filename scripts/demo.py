@@ -1,8 +1,9 @@
-"""The main job on one machine: a root, three workers, a small site, 24 tasks; results read back and verified.
+"""The main job on one machine: a chain, a root, three workers, a small site, 24 tasks; results and payments verified.
 
 Eight tasks are submitted one at a time to idle workers, so that gossip can bring each to the one who takes it, then
-sixteen at once. What is told at the end was read from the ledger (by the door) and from the block store: each result's
-CID and all that its manifest names. Everything runs on loopback, in a directory of its own, and ends with the demo.
+sixteen at once, each with a reward. What is told at the end was read from the ledger (by the door), from the block
+store (each result's CID and all that its manifest names), from receipts and from the chain, to the wei. Everything
+runs on loopback, in a directory of its own, and ends with the demo. ``--unpaid`` leaves the chain out.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import attrs
+from demo_chain import REWARD_WEI, ChainFault, DemoChain, answers, node_command, open_chain
 
 from swarm.client import Client, Result
 from swarm.errors import SwarmError
 from swarm.model import TERMINAL, Move, Status, Via
+from swarm.receipts import receipt_fault
 from swarm.wire import NewTask, TaskView
 
 T = TypeVar("T")
@@ -45,6 +48,9 @@ EXTRACT = {"title": "h1::text", "price": ".price::text", "stock": ".stock::text"
 POLL_S = 0.02
 START_S = 60.0
 TASK_S = 60.0
+FUNDED_S = 3.0
+#: Funding, then the verdict, each a block and two on top of it; a loaded machine takes longer.
+SETTLE_S = 90.0
 #: A worker's own grace for its drain is 8 s.
 STOP_S = 10.0
 TAIL_LINES = 15
@@ -111,6 +117,13 @@ class Stage:
         self.programs.append(program)
         return program
 
+    def run(self, *command: str) -> str:
+        """Run a program to its end; what it printed."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Failure(f"{' '.join(command[:3])}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
     def until(self, probe: Callable[[], T | None], within_s: float, what: str) -> T:
         """Poll until the probe gives something, while all our programs live."""
         deadline = time.monotonic() + within_s
@@ -174,12 +187,25 @@ def start_site(stage: Stage) -> str:
     return stage.until(lambda: first_line(program.out), START_S, "site")
 
 
-def start_root(stage: Stage) -> dict[str, Any]:
+def start_chain(stage: Stage) -> DemoChain:
+    port = free_port()
+    stage.environment["HARDHAT_DISABLE_TELEMETRY_PROMPT"] = "true"
+    stage.start("chain", *node_command(port))
+    return open_chain(
+        port,
+        root=stage.directory / "root",
+        run=stage.run,
+        until_up=lambda http: stage.until(lambda: answers(http), START_S, "chain"),
+    )
+
+
+def start_root(stage: Stage, chain: DemoChain | None) -> dict[str, Any]:
     ready = stage.directory / "root.ready"
     stage.start(
         "root",
         *("swarm-root", "run", "--data", str(stage.directory / "root"), "--bind", f"127.0.0.1:{free_port()}"),
         *("--ready-file", str(ready), "--host-rate", "0", "--allow-private", "on"),
+        *(chain.options if chain is not None else ()),
     )
 
     def read() -> dict[str, Any] | None:
@@ -211,10 +237,13 @@ def start_workers(stage: Stage, client: Client, join_link: str, tell: Teller) ->
     return names
 
 
-def scrape(client: Client, stage: Stage, site: str, tell: Teller) -> str:
+def scrape(client: Client, stage: Stage, site: str, tell: Teller, *, reward_wei: int) -> str:
     """Submit the tasks, eight singly and sixteen at once, and wait for their ends; returns the job."""
     urls = [f"{site}/item/{number}" for number in range(1, PAGES + 1)]
-    tasks = [NewTask(kind="scrape", urls=(url,), spec={"extract": EXTRACT}) for url in [*urls, f"{site}/missing"]]
+    shape: dict[str, Any] = {"kind": "scrape", "spec": {"extract": EXTRACT}, "reward_wei": str(reward_wei)}
+    # What fails before its funding is signed never gets to the chain; this one is to show a refund.
+    missing = NewTask(urls=(f"{site}/missing",), not_before_s=FUNDED_S if reward_wei else 0.0, **shape)
+    tasks = [*(NewTask(urls=(url,), **shape) for url in urls), missing]
     job: str | None = None
     for number, task in enumerate(tasks[:SINGLY], 1):
         receipt = client.submit([task], name="demo", job=job)
@@ -236,6 +265,18 @@ def wait_done(client: Client, stage: Stage, job: str, tell: Teller) -> None:
         return True if view.done else None
 
     stage.until(done, TASK_S, "end of the tasks")
+
+
+def wait_settled(client: Client, stage: Stage, job: str, tell: Teller) -> None:
+    """Wait until each task is paid or refunded: funded, told the verdict, and final on the chain."""
+
+    def settled() -> bool | None:
+        tasks = list(client.tasks(job=job))
+        paid = sum(task.paid is not None for task in tasks)
+        tell.progress(f"{paid} of {len(tasks)} tasks are paid")
+        return True if all(task.paid or task.refunded for task in tasks) else None
+
+    stage.until(settled, SETTLE_S, "payment of the tasks")
 
 
 # ── reading back ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -275,6 +316,29 @@ def verify(client: Client, task: TaskView, result: Result) -> None:
         raise Failure(f"{task.urls[0]} was completed {len(completions)} times")
 
 
+def check_money(client: Client, chain: DemoChain, tasks: list[TaskView]) -> tuple[int, int]:
+    """Hold ledger, receipts and chain to each other; how many tasks were paid, and refunded.
+
+    Raises:
+        Failure: they differ, or a receipt isn't good.
+    """
+    completed = [task for task in tasks if Status(task.status) is Status.COMPLETED]
+    payouts: dict[str, int] = {}
+    for task in completed:
+        receipt = client.receipt(task.id)
+        if fault := receipt_fault(receipt, signer=chain.payer):
+            raise Failure(f"the receipt of {task.urls[0]} isn't good: {fault}")
+        if (receipt.completion.result, receipt.acceptance.reward_wei) != (task.result, str(REWARD_WEI)):
+            raise Failure(f"the receipt of {task.urls[0]} is of something else")
+        payouts[receipt.completion.payout] = payouts.get(receipt.completion.payout, 0) + 1
+    try:
+        chain.check(tasks, payouts)
+    except ChainFault as fault:
+        raise Failure(str(fault)) from fault
+    paid = sum(task.paid is not None for task in completed)
+    return paid, sum(task.refunded is not None for task in tasks)
+
+
 def show(client: Client, tasks: list[TaskView], names: dict[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -296,20 +360,33 @@ def show(client: Client, tasks: list[TaskView], names: dict[str, str]) -> None:
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def perform(stage: Stage, *, keep: bool) -> str:
+def perform(stage: Stage, *, keep: bool, unpaid: bool) -> str:
     """Run the demo; returns its last line."""
     tell = Teller()
     site = start_site(stage)
     tell.say(f"a site of {PAGES} items and one dead link is at {site}")
-    ready = start_root(stage)
+    chain = None if unpaid else start_chain(stage)
+    if chain is not None:
+        tell.say(f"a chain mines every second at {chain.url}; {chain.payer} pays by the contract {chain.contract}")
+    ready = start_root(stage, chain)
     key_file = Path(ready["operator_key_file"])
     tell.say(f"the root's door is open at {ready['door']}; its peer is {ready['peer_id']}")
     with Client(ready["door"], key_file.read_text().strip()) as client:
         names = start_workers(stage, client, ready["join_link"], tell)
         tell.say(f"{', '.join(WORKERS)} joined by one link, found the root's peer and hear its gossip")
-        job = scrape(client, stage, site, tell)
-        tell.say("all tasks have ended; reading the ledger, and each result with all that it names")
+        job = scrape(client, stage, site, tell, reward_wei=0 if chain is None else REWARD_WEI)
+        money = ""
+        if chain is not None:
+            tell.say("all tasks have ended; waiting until each is paid or refunded, finally")
+            wait_settled(client, stage, job, tell)
+        tell.say("reading the ledger, and each result with all that it names")
         tasks, verified = read_back(client, job)
+        if chain is not None:
+            paid, refunded = check_money(client, chain, tasks)
+            tell.say("receipts verified; the chain has what the ledger says, to the wei")
+            if (paid, refunded) != (PAGES, 1):
+                raise Failure(f"{paid} tasks are paid and {refunded} refunded; it should be {PAGES} and 1")
+            money = f"{paid} paid, {refunded} refunded, "
         elapsed_s = tell.elapsed_s
         print()
         show(client, tasks, names)
@@ -325,7 +402,7 @@ def perform(stage: Stage, *, keep: bool) -> str:
         stay(stage, site, job)
     return (
         f"demo ok: {len(tasks)} tasks, {completed} completed, {failed} failed, {by_offer} by offer, "
-        f"{verified} results verified, {elapsed_s:.1f} s"
+        f"{verified} results verified, {money}{elapsed_s:.1f} s"
     )
 
 
@@ -394,14 +471,15 @@ def leave(number: int, _: FrameType | None) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--keep", action="store_true", help="keep it running afterwards, and say what to try")
+    parser.add_argument("--unpaid", action="store_true", help="without a chain: nobody is paid")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
     try:
         with own_directory() as directory, Stage(directory) as stage:
             try:
-                last_line = perform(stage, keep=options.keep)
-            except (Failure, SwarmError, OSError, subprocess.SubprocessError) as fault:
+                last_line = perform(stage, keep=options.keep, unpaid=options.unpaid)
+            except (Failure, ChainFault, SwarmError, OSError, subprocess.SubprocessError) as fault:
                 print(stage.tails(), file=sys.stderr)
                 raise Failure(str(fault)) from fault
     except Failure as failure:

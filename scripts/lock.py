@@ -20,6 +20,7 @@ PROJECT = ROOT / "pyproject.toml"
 #: Lock → what uv is told to resolve. ``worker`` is the base: a worker and the client. All pin what ``dev`` pins.
 LOCKS = {
     "dev": [PROJECT.name, "--all-extras"],
+    "demo": [PROJECT.name, "--extra", "root", "--extra", "demo", "--constraint", "locks/dev.txt"],
     "root": [PROJECT.name, "--extra", "root", "--constraint", "locks/dev.txt"],
     "worker": [PROJECT.name, "--constraint", "locks/dev.txt"],
     "build": ["--group", f"{PROJECT.name}:build"],

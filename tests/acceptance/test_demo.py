@@ -17,7 +17,8 @@ pytestmark = pytest.mark.acceptance
 
 #: Half a minute on an idle machine of two cores.
 DEMO_S = 240.0
-LAST_LINE = r"demo ok: 24 tasks, 23 completed, 1 failed, (\d+) by offer, 23 results verified, [\d.]+ s"
+COUNTED = r"demo ok: 24 tasks, 23 completed, 1 failed, (\d+) by offer, 23 results verified, "
+LAST_LINES = {(): COUNTED + r"23 paid, 1 refunded, [\d.]+ s", ("--unpaid",): COUNTED + r"[\d.]+ s"}
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +28,10 @@ def _installed() -> None:
         pytest.fail("swarm-root isn't installed beside this Python; ./scripts/setup dev does it")
 
 
-def start(directory: Path, out: Path) -> subprocess.Popen[bytes]:
+def start(directory: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
     with out.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "scripts/demo.py"],
+            [sys.executable, "scripts/demo.py", *options],
             cwd=PROJECT,
             env={**os.environ, "TMPDIR": str(directory), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
@@ -53,13 +54,14 @@ def left_behind(directory: Path) -> list[str]:
 
 
 @pytest.mark.timeout(DEMO_S + 30)
-def test_the_demo_ends_with_its_verdict_and_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", LAST_LINES, ids=["paid", "unpaid"])
+def test_the_demo_ends_with_its_verdict_and_leaves_nothing_behind(tmp_path: Path, options: tuple[str, ...]) -> None:
     directory, out = tmp_path / "demo", tmp_path / "out"
     directory.mkdir()
-    code = start(directory, out).wait(DEMO_S)
+    code = start(directory, out, *options).wait(DEMO_S)
 
     text = out.read_text()
-    verdict = re.fullmatch(LAST_LINE, text.splitlines()[-1])
+    verdict = re.fullmatch(LAST_LINES[options], text.splitlines()[-1])
     assert code == 0, text
     assert verdict, text
     assert int(verdict[1]) >= 6
