@@ -8,10 +8,8 @@ they touch the ledger alone.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,7 +18,7 @@ import attrs
 import msgspec
 
 from swarm.errors import ConfigurationError
-from swarm.identity import lock_directory, write_private
+from swarm.identity import lock_directory, read_private, write_private
 
 __all__ = ["RootDirectory", "SwarmFile", "find_directory", "open_directory"]
 
@@ -82,7 +80,7 @@ class RootDirectory:
 
     def operator_key(self) -> str | None:
         """The operator's API key; None where none was made yet."""
-        body = _read_private(self.operator_key_file)
+        body = read_private(self.operator_key_file)
         return body.decode().strip() if body is not None else None
 
     def keep_operator_key(self, key: str) -> None:
@@ -128,7 +126,7 @@ def find_directory(path: Path) -> RootDirectory:
     Raises:
         ConfigurationError: there is none there, or a file in it is damaged or readable by others.
     """
-    seed_text, body = _read_private(path / SWARM_KEY), _read_private(path / SWARM_FILE)
+    seed_text, body = read_private(path / SWARM_KEY), read_private(path / SWARM_FILE)
     if seed_text is None or body is None:
         raise ConfigurationError(
             f"{path} is no root's data directory", hint="swarm-root init --data DIR makes one; or name it with --data"
@@ -141,16 +139,3 @@ def find_directory(path: Path) -> RootDirectory:
     if len(seed) != _SEED_BYTES:
         raise ConfigurationError(f"{path / SWARM_KEY} is damaged", hint="bring it back from a copy")
     return RootDirectory(path=path, seed=seed, swarm=swarm)
-
-
-def _read_private(path: Path) -> bytes | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    except OSError as fault:
-        raise ConfigurationError(f"{path} can't be read: {fault.strerror}") from fault
-    with open(descriptor, "rb") as file:
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
-            raise ConfigurationError(f"{path} is readable by others", hint=f"chmod 600 {path}")
-        return file.read()

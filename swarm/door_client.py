@@ -22,6 +22,7 @@ import trio
 
 from swarm.door_session import NoWebSocket, Push, Session, reason_of, refused_by, run_session
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
+from swarm.groups import the_one_fault
 from swarm.identity import Identity, write_private
 from swarm.model import Address, RefusalCode
 from swarm.signing import MAX_SETTINGS_BYTES, JoinLink, enrolment_digest, sign_enrolment, verify_settings
@@ -603,20 +604,7 @@ async def open_door(
                     await ended.wait()
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            alone = _alone(group)
+            alone = the_one_fault(group)
             if alone is None:
                 raise
             raise alone from None
-
-
-def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The one fault of a group, so that callers can name what they catch; None where there are several."""
-    faults: list[BaseException] = []
-    pending: list[BaseException] = [group]
-    while pending:
-        fault = pending.pop()
-        if isinstance(fault, BaseExceptionGroup):
-            pending.extend(fault.exceptions)
-        elif not isinstance(fault, trio.Cancelled):
-            faults.append(fault)
-    return faults[0] if len(faults) == 1 else None

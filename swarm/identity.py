@@ -25,7 +25,7 @@ from swarm.errors import ConfigurationError, DirectoryLocked
 from swarm.model import Address
 from swarm.signing import peer_id_from_seed
 
-__all__ = ["Identity", "load_identity", "lock_directory", "open_identity", "write_private"]
+__all__ = ["Identity", "load_identity", "lock_directory", "open_identity", "read_private", "write_private"]
 
 LOCK_FILE: Final = "lock"
 ETH_FILE: Final = "eth.key"
@@ -143,7 +143,7 @@ def load_identity(directory: Path) -> Identity:
 
 
 def _eth_key(path: Path) -> tuple[Address, bytes]:
-    body = _read_private(path)
+    body = read_private(path)
     if body is None:
         from eth_account import Account
 
@@ -162,7 +162,7 @@ def _eth_key(path: Path) -> tuple[Address, bytes]:
 
 
 def _peer_seed(path: Path) -> bytes:
-    body = _read_private(path)
+    body = read_private(path)
     if body is None:
         body = secrets.token_hex(_KEY_BYTES).encode()
         write_private(path, body)
@@ -176,7 +176,7 @@ def _peer_seed(path: Path) -> bytes:
 
 
 def _instance(path: Path) -> str:
-    body = _read_private(path)
+    body = read_private(path)
     if body is None:
         body = uuid.uuid4().hex.encode()
         write_private(path, body)
@@ -192,7 +192,12 @@ def _damaged(path: Path) -> ConfigurationError:
     )
 
 
-def _read_private(path: Path) -> bytes | None:
+def read_private(path: Path) -> bytes | None:
+    """Read a file that nobody else may read; None where there is none.
+
+    Raises:
+        ConfigurationError: it can't be read, or others may read it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -35,6 +35,7 @@ from swarm.content.cid import (
     verify_block,
 )
 from swarm.errors import ContentMismatch, MalformedInput, UnreachableError
+from swarm.groups import faults_in
 from swarm.model import Cid
 from swarm.peer.addresses import parse_peer_id
 
@@ -343,7 +344,10 @@ class Bitswap:
         try:
             content = await read(cid, None, 0)
         except BaseExceptionGroup as faults:
-            raise _first(faults) from faults
+            found = faults_in(faults)
+            if not found:
+                raise
+            raise found[0] from faults  # the siblings of a lost block are cancelled, or lost too: one says it all
         if len(content) > max_bytes:
             raise MalformedInput(f"{cid} has {len(content)} bytes where at most {max_bytes} are taken")
         return content
@@ -360,12 +364,6 @@ def _want(cid: Cid) -> bytes:
     message = Message()
     message.wantlist.entries.add(block=cid_bytes(cid), priority=1, sendDontHave=True)
     return message.SerializeToString()
-
-
-def _first(faults: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One fault of many that say the same: the siblings of a lost block are cancelled or lost too."""
-    fault = faults.exceptions[0]
-    return _first(fault) if isinstance(fault, BaseExceptionGroup) else fault
 
 
 async def _leave(stream: INetStream, *, abruptly: bool) -> None:

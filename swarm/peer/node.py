@@ -22,6 +22,7 @@ from libp2p.tools.anyio_service import background_trio_service
 
 from swarm.content.cid import parse_cid
 from swarm.errors import ClosedError, ConfigurationError, MalformedInput
+from swarm.groups import faults_in, the_one_fault
 from swarm.model import Cid
 from swarm.peer.addresses import AddressRule, expand_listen, networks_of, parse_peer_id
 from swarm.peer.bitswap import Bitswap, GetBlock
@@ -263,7 +264,7 @@ class Peer:
                 except* Exception as faults:  # supervision boundary: libp2p raises what it likes
                     if not self._started.is_set():
                         raise
-                    log.error("peer_node_died", faults=[repr(fault) for fault in _leaves(faults)])
+                    log.error("peer_node_died", faults=[repr(fault) for fault in faults_in(faults)])
                 if self._stop.is_set():
                     return
                 if trio.current_time() - born_at > RESTART_MAX_S:
@@ -350,13 +351,6 @@ class Peer:
         self._stop.set()
 
 
-def _leaves(faults: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for fault in faults.exceptions:
-        found += _leaves(fault) if isinstance(fault, BaseExceptionGroup) else [fault]
-    return found
-
-
 @contextlib.asynccontextmanager
 async def open_peer(config: PeerConfig) -> AsyncIterator[Peer]:
     """Run a peer while the block is open.
@@ -381,8 +375,9 @@ async def open_peer(config: PeerConfig) -> AsyncIterator[Peer]:
                 peer.close()
     except BaseExceptionGroup as faults:
         # The nursery is ours, not the caller's: a fault of the block leaves it as it was raised.
-        if len(alone := _leaves(faults)) == 1:
-            raise alone[0] from None
-        raise
+        alone = the_one_fault(faults)
+        if alone is None:
+            raise
+        raise alone from None
     finally:
         peer._gossip.close()

@@ -13,6 +13,7 @@ import trio
 from swarm.door_client import write_ca_bundle
 from swarm.errors import ConfigurationError, MalformedInput
 from swarm.executors.base import Executor
+from swarm.groups import the_one_fault
 from swarm.identity import Identity, open_identity
 from swarm.signing import JoinLink, is_address, parse_join_link
 from swarm.worker.run import run
@@ -94,16 +95,3 @@ async def _pass_on(
             stop.send_nowait(None)
         except trio.WouldBlock:
             continue
-
-
-def the_one_fault(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The one fault in a group of faults; None where there are several."""
-    faults: list[BaseException] = []
-    pending: list[BaseException] = [group]
-    while pending:
-        fault = pending.pop()
-        if isinstance(fault, BaseExceptionGroup):
-            pending.extend(fault.exceptions)
-        elif not isinstance(fault, trio.Cancelled):
-            faults.append(fault)
-    return faults[0] if len(faults) == 1 else None
