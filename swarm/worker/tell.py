@@ -40,7 +40,7 @@ def _size(size_bytes: int) -> str:
     value = float(size_bytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 1000:
-            return f"{value:g} {unit}"
+            return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:g} TB"
 
