@@ -29,6 +29,7 @@ from rendezvous.door.app import build_app
 from rendezvous.door.ipfs_rpc import add_ipfs_routes
 from rendezvous.door.resources import Door
 from rendezvous.door.site import Charter
+from rendezvous.door.strangers import quieten_strangers
 from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.peer_thread import PeerPlan, PeerThread
@@ -98,6 +99,7 @@ async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop:
         ConfigurationError: it can't be started so.
         LedgerUnavailable: the database can't be reached at the start.
     """
+    quieten_strangers()
     async with open_door(settings, stop=stop) as opened:
         if opened.peer is not None:
             await opened.peer.ready()

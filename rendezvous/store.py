@@ -64,14 +64,18 @@ class RootStore(Protocol):
     async def has(self, cid: Cid) -> bool:
         """Whether a block is here."""
 
-    async def missing(self, cid: Cid) -> list[Cid]:
+    async def missing(self, cid: Cid, *, size_bytes: int | None = None) -> list[Cid]:
         """The blocks of a content that aren't here, as far as they can be known.
 
         Those that are here count as put just now: a result is about to name them, so ``collect`` spares them.
 
+        Args:
+            cid: the root of the content.
+            size_bytes: what somebody says that it holds; None: nothing is said.
+
         Raises:
             MalformedInput: it isn't a file.
-            ContentMismatch: its blocks contradict each other.
+            ContentMismatch: its blocks contradict each other, or what is said.
         """
 
     async def read(self, cid: Cid, max_bytes: int) -> bytes | None:
@@ -154,9 +158,9 @@ class DirectoryStore:
         """See ``RootStore``."""
         return await asyncio.to_thread(self._blocks.has, cid) or await self._inline(cid) is not None
 
-    async def missing(self, cid: Cid) -> list[Cid]:
+    async def missing(self, cid: Cid, *, size_bytes: int | None = None) -> list[Cid]:
         """See ``RootStore``."""
-        missing = await asyncio.to_thread(self._blocks.missing, cid)
+        missing = await asyncio.to_thread(lambda: self._blocks.missing(cid, size_bytes=size_bytes))
         if missing == [cid] and await self._inline(cid) is not None:
             return []
         return missing
@@ -276,9 +280,9 @@ class KuboStore:
         """See ``RootStore``."""
         return await self._size(cid) is not None or await self._inline(cid) is not None
 
-    async def missing(self, cid: Cid) -> list[Cid]:
+    async def missing(self, cid: Cid, *, size_bytes: int | None = None) -> list[Cid]:
         """See ``RootStore``."""
-        walk = MissingWalk(cid)
+        walk = MissingWalk(cid, size_bytes=size_bytes)
         await self._run(walk, pin=True)
         if walk.missing == [cid] and await self._inline(cid) is not None:
             return []

@@ -179,16 +179,20 @@ class BlockStore:
             parts.append(walk.feed(block))
         return b"".join(parts)
 
-    def missing(self, cid: Cid) -> list[Cid]:
+    def missing(self, cid: Cid, *, size_bytes: int | None = None) -> list[Cid]:
         """The blocks of a content that aren't there, as far as they can be known.
 
         Those that are there count as put just now: who asks is about to rely on them, so ``collect`` spares them.
 
+        Args:
+            cid: the root of the content.
+            size_bytes: what somebody says that it holds; None: nothing is said.
+
         Raises:
             MalformedInput: it isn't a file.
-            ContentMismatch: its blocks contradict each other.
+            ContentMismatch: its blocks contradict each other, or what is said.
         """
-        walk = MissingWalk(cid)
+        walk = MissingWalk(cid, size_bytes=size_bytes)
         self._run(walk, stamp=True)
         return walk.missing
 

@@ -44,6 +44,8 @@ MAX_ADD_BYTES: Final = 64 * 1024 * 1024
 MAX_FILES: Final = 1_024
 #: One request's upload, whatever its size: 64 MiB at 2 Mbit/s.
 UPLOAD_TIMEOUT_S: Final = 300.0
+#: A client that doesn't take a block in this time is cut, seconds.
+SEND_TIMEOUT_S: Final = 60.0
 PIECE_BYTES: Final = 64 * 1024
 #: The level of the RPC that these calls have been at since; ``ipfshttpclient.connect()`` takes 0.4.23 to below 0.8.
 RPC_VERSION: Final = "0.7.0"
@@ -129,7 +131,7 @@ class _Rpc:
                         await self._keep(cid, block, only_hash=only_hash)
                 for cid, block in builder.finish():
                     await self._keep(cid, block, only_hash=only_hash)
-                name = part.filename or builder.root
+                name = (part.filename or builder.root).encode(errors="replace").decode()
                 lines.append({"Name": name, "Hash": builder.root, "Size": str(builder.total_bytes)})
         return _answered(*lines)
 
@@ -153,13 +155,13 @@ class _Rpc:
         response.content_type = "text/plain"
         response.content_length = size_bytes
         await response.prepare(request)
-        await response.write(content)
         try:
+            await _send(response, content)
             while walk.wanted is not None:
-                await response.write(await self._next(walk))
-        except (_RpcError, PeerError, UnreachableError) as fault:
+                await _send(response, await self._next(walk))
+        except (_RpcError, PeerError, UnreachableError, TimeoutError) as fault:
             # The head is out already: cut the connection, so that nobody takes a part for the whole.
-            log.warning("cat_cut", cid=cid, reason=str(fault))
+            log.warning("cat_cut", cid=cid, reason=str(fault) or "the client doesn't read")
             if request.transport is not None:
                 request.transport.abort()
         return response
@@ -302,6 +304,7 @@ def _parsing() -> Iterator[None]:
         EOFError,
         HttpProcessingError,
         aiohttp.ClientPayloadError,
+        web.RequestPayloadError,
     ) as fault:
         raise _RpcError(f"the body isn't multipart/form-data: {fault}") from fault
 
@@ -320,6 +323,11 @@ async def _read(part: BodyPartReader, max_bytes: int) -> bytes:
 
 def _answered(*lines: dict[str, object]) -> web.Response:
     return web.Response(body=b"".join(orjson.dumps(line) + b"\n" for line in lines), content_type="application/json")
+
+
+async def _send(response: web.StreamResponse, content: bytes) -> None:
+    async with asyncio.timeout(SEND_TIMEOUT_S):
+        await response.write(content)
 
 
 def _failed(message: str, status: int) -> web.Response:

@@ -197,10 +197,11 @@ async def _converse(door: Door, one: _Session, worker: Worker) -> None:
                 if faults > MAX_FAULTS:
                     one.close(CLOSE_POLICY, "too many messages that aren't turns")
                     return
-                await one.send(TurnRefused(n=0, error=error_body(Refusal(RefusalCode.BAD_REQUEST, str(fault)))))
-                continue
+                answer: Frame = TurnRefused(n=0, error=error_body(Refusal(RefusalCode.BAD_REQUEST, str(fault))))
+            else:
+                answer = await _answer(door, worker, turn)
             try:
-                await one.send(await _answer(door, worker, turn))
+                await one.send(answer)
             except (TimeoutError, ConnectionError):
                 log.info("session_cut", reason="the worker doesn't read its answers")
                 return

@@ -62,7 +62,7 @@ async def verify_done(
     missing: list[str] = []
     for ref in manifest.named():
         try:
-            missing += await store.missing(ref.cid)
+            missing += await store.missing(ref.cid, size_bytes=ref.size_bytes)
         except (ContentMismatch, MalformedInput) as fault:
             return Refusal(RefusalCode.RESULT_UNREADABLE, f"{ref.cid}, which the manifest names, is damaged: {fault}")
     if missing:

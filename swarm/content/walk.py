@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from swarm.content.cid import Codec, FileNode, Link, parse_cid, parse_file_node, verify_block
+from swarm.content.cid import MAX_BLOCK_BYTES, Codec, FileNode, Link, parse_cid, parse_file_node, verify_block
 from swarm.errors import ContentMismatch, MalformedInput
 from swarm.model import Cid
 
 #: 64 GiB in leaves of 1 MiB. A file of a few bytes a leaf would cost its reader a block each.
 MAX_DAG_BLOCKS: Final = 65_536
+#: What so many blocks can hold. A few nodes that name each other again and again can claim far more.
+MAX_CONTENT_BYTES: Final = MAX_DAG_BLOCKS * MAX_BLOCK_BYTES
 
 
 class FileWalk:
@@ -104,6 +106,10 @@ class MissingWalk:
         absent = walk.missing
 
     Of a raw block only the size is asked. Children of an absent node can't be known and aren't in ``missing``.
+
+    Args:
+        root: the CID of the content.
+        size_bytes: what somebody says that the content holds; None: nothing is said.
     """
 
     wanted: Cid | None
@@ -113,11 +119,14 @@ class MissingWalk:
     #: All blocks of the content that are known, the absent ones too.
     seen: set[Cid]
 
-    def __init__(self, root: Cid) -> None:
+    def __init__(self, root: Cid, *, size_bytes: int | None = None) -> None:
         self._root = root
         self.missing = []
         self.seen = {root}
-        self._pending: list[tuple[Cid, Link | None]] = [(root, None)]
+        self._said: dict[Cid, int] = {}
+        self._pending: list[tuple[Cid, Link | None]] = [
+            (root, None if size_bytes is None else Link(cid=root, size_bytes=size_bytes))
+        ]
         self._next()
 
     def feed(self, block: bytes | None) -> None:
@@ -134,10 +143,15 @@ class MissingWalk:
             node = _open_block(cid, block)
             if link is not None:
                 _check_size(link, node)
+            if node.size_bytes > MAX_CONTENT_BYTES:
+                raise MalformedInput(f"{self._root} has more than {MAX_CONTENT_BYTES} bytes")
             for child in node.links:
                 if child.cid not in self.seen:
                     self.seen.add(child.cid)
+                    self._said[child.cid] = child.size_bytes
                     self._pending.append((child.cid, child))
+                elif self._said.get(child.cid, child.size_bytes) != child.size_bytes:
+                    raise ContentMismatch(child.cid, f"{child.cid} is said to hold two different numbers of bytes")
             if len(self.seen) > MAX_DAG_BLOCKS:
                 raise MalformedInput(f"{self._root} has more than {MAX_DAG_BLOCKS} blocks")
         self._next()
@@ -174,6 +188,4 @@ def _open_block(cid: Cid, block: bytes) -> FileNode:
 
 def _check_size(link: Link, node: FileNode) -> None:
     if node.size_bytes != link.size_bytes:
-        raise ContentMismatch(
-            link.cid, f"{link.cid} holds {node.size_bytes} bytes where its parent says {link.size_bytes}"
-        )
+        raise ContentMismatch(link.cid, f"{link.cid} holds {node.size_bytes} bytes where {link.size_bytes} are said")
