@@ -15,6 +15,7 @@ import attrs
 import msgspec
 
 from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
+from rendezvous.ledger.unit import LIVE_S
 from swarm.model import Address, TaskId
 from swarm.wire import Hello, Requires, Stats, encode
 
@@ -22,8 +23,6 @@ __all__ = ["Fleet", "Pushes", "Worker", "WorkerState", "facts_of"]
 
 T = TypeVar("T")
 
-#: Three heartbeats of 10 s.
-LIVE_S: Final = 30.0
 #: How long a ``closed`` takes to arrive (measured, DESIGN §5), seconds.
 CLOSED_LAG_S: Final = 0.06
 #: Gossip reaches a new worker within seconds, or is cut off from it, seconds.

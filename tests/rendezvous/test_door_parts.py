@@ -18,8 +18,9 @@ from rendezvous.door.limits import Limits, RateLimiter, client_address
 from rendezvous.door.metrics import METRICS, Metrics, render
 from rendezvous.door.site import CHALLENGE_S, Charter, Site
 from rendezvous.door.storable import storable_fault
-from rendezvous.fleet import LIVE_S, Fleet
+from rendezvous.fleet import Fleet
 from rendezvous.ledger.ops import WorkerFacts, WorkerRef
+from rendezvous.ledger.unit import LIVE_S
 from swarm.errors import IpfsUnreachable, LedgerUnavailable, MalformedInput, SwarmError
 from swarm.model import RefusalCode
 from swarm.signing import verify_settings
