@@ -418,7 +418,7 @@ class Client:
 
     def _unreachable(self, fault: httpx.TransportError) -> DoorUnreachable:
         reason = str(fault) or type(fault).__name__
-        return DoorUnreachable(self.url, reason, hint="is a root running there? the address is the one logged in to")
+        return DoorUnreachable(self.url, reason, hint="is a root running there, and is the address right?")
 
 
 def _refusal(response: httpx.Response) -> DoorRefused:

@@ -71,11 +71,11 @@ class JobChanged(Answer, frozen=True):
 
 
 def _no_task(task_id: str) -> Refusal:
-    return Refusal(RefusalCode.NOT_FOUND, f"there is no task {task_id[:40]} of yours; GET /v1/tasks lists them")
+    return Refusal(RefusalCode.NOT_FOUND, f"there is no task {task_id[:40]} of yours")
 
 
 def _no_job(job_id: str) -> Refusal:
-    return Refusal(RefusalCode.NOT_FOUND, f"there is no job {job_id[:40]} of yours; GET /v1/jobs lists them")
+    return Refusal(RefusalCode.NOT_FOUND, f"there is no job {job_id[:40]} of yours")
 
 
 async def task(door: Door, call: Call) -> TaskView | Refusal:

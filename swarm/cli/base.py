@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from swarm.errors import ConfigurationError, DoorRefused, MalformedInput, SwarmError, UnreachableError
+from swarm.model import RefusalCode
 
 if TYPE_CHECKING:
     from swarm.client import Client
@@ -136,6 +137,8 @@ def _hint(fault: SwarmError) -> str | None:
             return "ask the operator for a key, then: swarm login URL"
         if fault.retry_after_s:
             return f"try again in {fault.retry_after_s:.0f} s"
+        if fault.code == RefusalCode.NOT_FOUND:
+            return "swarm ls lists your jobs, swarm ls JOB the tasks of one"
         return f"the door's code for this is {fault.code}"
     return None
 

@@ -12,7 +12,7 @@ from swarm.errors import DoorRefused
 
 
 @click.command(cls=Command, examples=[("a whole job", "swarm cancel JOB"), ("one task", "swarm cancel TASK")])
-@click.argument("id_")
+@click.argument("id_", metavar="JOB|TASK")
 @as_json
 def cancel(id_: str, as_json: bool) -> None:
     """Call off a job or a task; what has ended stays as it is."""
@@ -25,7 +25,7 @@ def cancel(id_: str, as_json: bool) -> None:
     short_help="Give failed tasks a new life.",
     examples=[("all that failed of a job", "swarm replay JOB"), ("one task", "swarm replay TASK")],
 )
-@click.argument("id_")
+@click.argument("id_", metavar="JOB|TASK")
 @as_json
 def replay(id_: str, as_json: bool) -> None:
     """Give the failed tasks of a job, or one task, a new life; their attempts start anew."""

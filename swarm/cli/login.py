@@ -17,7 +17,10 @@ from swarm.errors import ConfigurationError
     short_help="Keep a door and your key.",
     examples=[
         ("asks for the key", "swarm login https://root.example"),
-        ("a root of one's own, on this machine", "swarm login http://127.0.0.1:8080 --key-file operator.key"),
+        (
+            "a root of one's own, on this machine",
+            "swarm login http://127.0.0.1:8765 --key-file ~/.local/share/task-swarm/root/operator.key",
+        ),
         ("from a secret store", "pass swarm | swarm login https://root.example --key-file -"),
     ],
 )
@@ -43,8 +46,12 @@ def _read_key(key_file: str | None) -> str:
         key = sys.stdin.readline()
     elif key_file is not None:
         key = Path(key_file).read_text()
+    elif from_environment := os.environ.get("SWARM_KEY"):
+        key = from_environment
+    elif sys.stdin.isatty():
+        key = click.prompt("key", hide_input=True, err=True)
     else:
-        key = os.environ.get("SWARM_KEY") or click.prompt("key", hide_input=True, err=True)
+        raise ConfigurationError("no key is given, and there is no terminal to ask at", hint="--key-file - reads stdin")
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError("this isn't a key", hint="a key is one line of letters and digits, from the operator")

@@ -68,7 +68,7 @@ def _task_row(task: TaskView) -> tuple[object, ...]:
 @click.command(
     cls=Command, examples=[("a job", "swarm show JOB"), ("a task and what happened to it", "swarm show TASK")]
 )
-@click.argument("id_")
+@click.argument("id_", metavar="JOB|TASK")
 @as_json
 def show(id_: str, as_json: bool) -> None:
     """Show a job, or a task with its history."""

@@ -107,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         worker.main(args=arguments, prog_name="swarm-worker", standalone_mode=False)
     except click.ClickException as wrong:
-        wrong.show()
+        message = wrong.format_message().rstrip(".")
+        click.echo(f"error: {message[:1].lower()}{message[1:]}", err=True)
+        click.echo("       swarm-worker --help lists what there is", err=True)
         return USAGE
     except click.exceptions.Abort:
         return DRAINED

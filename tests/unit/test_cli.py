@@ -143,6 +143,17 @@ def test_login_with_a_key_that_the_door_refuses_keeps_nothing(swarm: Swarm, url:
     assert not (tmp_path / "config").exists()
 
 
+def test_login_without_a_key_or_a_terminal_says_how_to_give_one(
+    swarm: Swarm, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWARM_KEY")
+
+    said = swarm("login", url)
+
+    assert said.code == 2
+    assert "--key-file" in said.err
+
+
 def test_a_join_link_is_told_from_a_door(swarm: Swarm, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY)
 
@@ -288,7 +299,9 @@ def test_show_takes_a_job_or_a_task(swarm: Swarm, door: FakeDoor) -> None:
     assert "http://site/1" in shown.out
     assert "submitted" in shown.out
     assert json.loads(swarm("show", task, "--json").out)["history"][0]["move"] == "submitted"
-    assert swarm("show", "0192").code == 1
+    unknown = swarm("show", "0192")
+    assert unknown.code == 1
+    assert "swarm ls lists your jobs" in unknown.err
 
 
 def test_cancel_and_replay_take_a_job_or_a_task(swarm: Swarm, door: FakeDoor) -> None:

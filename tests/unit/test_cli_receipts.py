@@ -106,4 +106,4 @@ def test_a_receipt_is_written_as_it_was_given_and_verifies(
     assert run(cli, ["verify", "receipt.json"], program="swarm") == 0
     capsys.readouterr()
     assert run(cli, ["receipt", UNPAID["completion"]["task"]], program="swarm") == 1
-    assert "not_found" in capsys.readouterr().err
+    assert "there is no" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_help_shows_every_setting_examples_and_exit_codes(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Missing argument 'LINK'"),
+        ([], "error: missing argument 'LINK'"),
         (["http://127.0.0.1:9", "--slot", "3"], "Did you mean '--slots'?"),
         (["http://127.0.0.1:9", "--slots", "0"], "a whole number from 1 to 256"),
         (["http://127.0.0.1:9", "--p2p", "maybe"], "on or off"),
