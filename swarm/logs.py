@@ -21,10 +21,11 @@ import structlog
 __all__ = ["configure", "is_secret_name", "quieten_libraries"]
 
 #: facts/skeleton.md §7: what these say below this level is noise. libp2p warns at each served DHT request and each
-#: dead peer; its dialer logs each failed dial as an error; httpx tells each request.
+#: dead peer; its host and its dialers log each peer that hung up as an error; httpx tells each request.
 LIBRARY_LEVELS: Final[Mapping[str, int]] = {
     "alembic": logging.WARNING,
     "libp2p": logging.ERROR,
+    "libp2p.host.basic_host": logging.CRITICAL,
     "libp2p.network.auto_connector": logging.CRITICAL,
     "libp2p.transport.tcp.tcp": logging.CRITICAL,
     "httpx": logging.WARNING,
@@ -69,7 +70,7 @@ def configure(*, level: str = "info", json: bool | None = None, stream: TextIO |
     renderer: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        else [_console(stream)]
     )
     # Our own lines don't go through ``logging``: there is one a task, and that way costs a fifth of a small one.
     structlog.configure(
@@ -100,6 +101,11 @@ def quieten_libraries() -> None:
         logger = logging.getLogger(name)
         logger.setLevel(level)
         logger.propagate = True
+
+
+def _console(stream: TextIO) -> structlog.typing.Processor:
+    """For a terminal. Tracebacks without the frames' variables: keys are among them."""
+    return structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
 class _Lines:

@@ -97,6 +97,9 @@ async def _send(request: web.Request, response: web.StreamResponse) -> None:
         async with asyncio.timeout(SEND_TIMEOUT_S):
             await response.prepare(request)
             await response.write_eof()
+    except ConnectionError:  # whoever asked has gone; nothing is wrong here
+        if request.transport is not None:
+            request.transport.abort()
     except TimeoutError:
         log.info("slow_client_cut", path=request.path)
         if request.transport is not None:

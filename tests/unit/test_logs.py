@@ -92,3 +92,24 @@ def test_a_traceback_is_in_the_line(stream: io.StringIO) -> None:
         structlog.get_logger().exception("executor_broke")
 
     assert "ValueError: boom" in lines(stream)[0]["exception"]
+
+
+def test_a_traceback_on_a_terminal_shows_no_variables() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    configure(stream=terminal)
+    api_key = "hunter" + "2"
+    try:
+        raise ValueError(f"boom {len(api_key)}")
+    except ValueError:
+        structlog.get_logger().exception("executor_broke")
+    finally:
+        configure(stream=io.StringIO())
+        logging.getLogger().handlers[:] = [h for h in logging.getLogger().handlers if h.get_name() != "swarm"]
+        structlog.reset_defaults()
+
+    assert "ValueError: boom 7" in terminal.getvalue()
+    assert "hunter2" not in terminal.getvalue()
