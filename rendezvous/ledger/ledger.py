@@ -52,6 +52,7 @@ from rendezvous.ledger.ops import (
     TakeTurn,
     TurnResult,
 )
+from rendezvous.ledger.paces import repace
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import BATCH
@@ -345,6 +346,7 @@ async def open_ledger(
     reading: Engine | None = None
     try:
         await asyncio.to_thread(migrate, engine)
+        await asyncio.to_thread(repace, engine, settings)
         reading = open_reading_engine(location)
         reader = LedgerReader(reading)
         last = await asyncio.to_thread(reader.last_event_at)

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from rendezvous.ledger import statements
 from rendezvous.ledger.ledger import Ledger, LedgerClock, open_ledger
-from rendezvous.ledger.ops import Cancel, DoneItem, LedgerEvent, Submit, SubmitResult, TakeTurn, WorkerRef
+from rendezvous.ledger.ops import Cancel, DoneItem, LedgerEvent, SetHostPace, Submit, SubmitResult, TakeTurn, WorkerRef
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.errors import ClosedError, LedgerUnavailable
 from swarm.model import Move, Status
@@ -94,6 +94,21 @@ async def test_what_a_call_did_is_readable_when_it_returns_and_after_reopening(t
         assert view is not None
         assert view.status == "pending"
         assert ledger.now() >= before
+
+
+async def test_another_pace_of_hosts_holds_for_those_that_are_known_but_for_slowed_ones(tmp_path: Path) -> None:
+    path, clock = tmp_path / "ledger.sqlite", Clock()
+    hosts = ["fast.example", "slowed.example"] * 8
+    async with opened(path, settings=LedgerSettings(host_rate_per_s=0.01, host_burst=5.0), clock=clock) as ledger:
+        await ledger.call(submission(*(new_task(host=host) for host in hosts)))
+        await ledger.call(SetHostPace(host="slowed.example", rate_per_s=0.01, burst=1.0))
+        assert len((await ledger.call(turn(ALICE, want=16))).granted) == 5 + 1
+    clock.now += 1.0
+    async with opened(path, settings=LedgerSettings(host_rate_per_s=1_000, host_burst=1_000.0), clock=clock) as ledger:
+        clock.now += 1.0
+        assert len((await ledger.call(turn(ALICE, want=16))).granted) == 3
+        clock.now += 100.0
+        assert len((await ledger.call(turn(ALICE, want=16))).granted) == 1
 
 
 async def test_listeners_hear_of_a_group_before_its_callers_go_on(tmp_path: Path) -> None:
