@@ -220,9 +220,19 @@ class MoneyStatements:
             "the_n",
             "the_sender",
         )
+        settling = intents.alias("settling")
+        awaited = sa.exists(
+            sa.select(_ONE).where(settling.c.slot == _word(IntentKind.COMPLETE.slot), settling.c.key == intents.c.key)
+        )
+        #: A funding that was given up goes on only where its task was completed all the same: another's has failed by
+        #: it and was given back, so nobody would ever settle what it puts on the chain.
         self.retry_parked = self._compile(
             sa.update(intents)
-            .where(intents.c.sender == bindparam("the_sender"), intents.c.state == _word(IntentState.PARKED))
+            .where(
+                intents.c.sender == bindparam("the_sender"),
+                intents.c.state == _word(IntentState.PARKED),
+                sa.or_(intents.c.kind != _word(IntentKind.CREATE), awaited),
+            )
             .values(
                 state=_word(IntentState.QUEUED),
                 tries=sa.literal_column("0"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import uuid6
 
+from rendezvous.ledger.money_ops import ClaimSender, Deferred, ItemOutcome, Record, RetryParked, Sender, Verdict
 from rendezvous.ledger.ops import AllowanceView, SetAllowance, Submit, SubmitResult
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.model import Refusal, RefusalCode, Status
@@ -193,3 +194,41 @@ def test_amounts_beyond_any_sql_integer_are_kept_to_the_wei(world: World) -> Non
     allow(world, 10**30 + 1)
     submit(world, 10**28, 7)
     assert left(world) == 10**30 + 1 - 10**28 - 7
+
+
+def give_up_funding(world: World) -> Sender:
+    """Have the sender name the one funding there is as impossible until it is parked."""
+    sender: Sender = world.do(
+        ClaimSender(
+            address=PAYER, holder="root", chain_id=1, contract="0x" + "8" * 40, nonce=0,
+            anchor_number=0, anchor_hash="0x", balance_wei=0,
+        )
+    )  # fmt: skip
+    (number,) = [intent.n for intent in world.reader.intents(PAYER) if intent.kind == "create"]
+    named = Deferred(outcomes=(ItemOutcome(n=number, verdict=Verdict.NAMED, note="no"),))
+    for _ in range(3):
+        world.do(Record(address=PAYER, epoch=sender.epoch, entries=(named,)))
+    return sender
+
+
+def test_a_funding_that_was_given_up_gives_the_reward_back_and_is_never_tried_again(world: World) -> None:
+    allow(world, 100)
+    task = submit(world, 60).tasks[0][0]
+    give_up_funding(world)
+    assert world.task(task).reason == "funding_failed"
+    assert left(world) == 100
+
+    assert world.do(RetryParked(address=PAYER)) == 0
+    assert left(world) == 100
+
+
+def test_a_completed_task_whose_funding_was_given_up_stays_charged_and_may_be_retried(world: World) -> None:
+    allow(world, 100)
+    submit(world, 60)
+    (lease,) = world.claim(ALICE)
+    world.complete(ALICE, lease)
+    give_up_funding(world)
+    assert left(world) == 40
+
+    assert world.do(RetryParked(address=PAYER)) == 1
+    assert left(world) == 40
