@@ -52,6 +52,8 @@ MAX_WANTS_MESSAGE_BYTES: Final = 256 * 1024
 MAX_BLOCK_MESSAGE_BYTES: Final = MAX_BLOCK_BYTES + 64 * 1024
 MAX_WANTS_PER_PEER: Final = 1024
 MAX_PEERS_SERVED: Final = 128
+#: Of these, peers that get no block; they are told so where they ask. The rest is for those who may be served.
+MAX_STRANGERS_ANSWERED: Final = 32
 #: A peer that doesn't read its answer for this long loses its queue.
 WRITE_S: Final = 10.0
 #: The answering stream of a peer that wants nothing is closed after this long.
@@ -154,7 +156,7 @@ class Bitswap:
         if not entries:
             return
         if queue is None:
-            if len(self._queues) >= MAX_PEERS_SERVED:
+            if not self._has_room(peer):
                 log.debug("bitswap_peer_not_served", peer=str(peer), reason="too many peers")
                 return
             queue = self._queues[peer] = _Queue()
@@ -169,6 +171,14 @@ class Bitswap:
             elif len(queue.wants) < MAX_WANTS_PER_PEER:
                 queue.wants[cid] = (entry.wantType == Message.Wantlist.WantType.Have, entry.sendDontHave)
         queue.wake()
+
+    def _has_room(self, peer: ID) -> bool:
+        """Whether one more queue may be had; those who get nothing never take the place of those who get blocks."""
+        if len(self._queues) >= MAX_PEERS_SERVED:
+            return False
+        if self._may_have(str(peer)):
+            return True
+        return sum(not self._may_have(str(other)) for other in self._queues) < MAX_STRANGERS_ANSWERED
 
     async def _serve(self, peer: ID, queue: _Queue) -> None:
         """Answer one peer until it wants nothing for a while."""

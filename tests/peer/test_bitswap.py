@@ -158,6 +158,10 @@ def wants(cids: list[Cid]) -> bytes:
     return message.SerializeToString()
 
 
+async def _never_read(_: object) -> None:
+    await trio.sleep_forever()
+
+
 async def test_the_wants_of_one_peer_are_capped() -> None:
     gate = trio.Event()
 
@@ -179,15 +183,29 @@ async def test_the_wants_of_one_peer_are_capped() -> None:
         gate.set()
 
 
+async def test_strangers_leave_room_for_those_who_may_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.peer.bitswap.MAX_PEERS_SERVED", 3)
+    monkeypatch.setattr("swarm.peer.bitswap.MAX_STRANGERS_ANSWERED", 2)
+    async with open_pair({CID: BLOCK}) as (root, alice), contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            mallory = await stack.enter_async_context(open_stranger())
+            for protocol in PROTOCOLS:
+                mallory.set_stream_handler(protocol, _never_read)
+            await connect(mallory, alice.addrs[0])
+            await send_frame(mallory, alice.id, wants([CID]), protocol=PROTOCOLS[0])
+        queues = alice._alive().bitswap._queues
+        await eventually(lambda: len(queues) >= 2)
+        await trio.testing.wait_all_tasks_blocked(0.2)
+        assert len(queues) == 2
+
+        assert await root.fetch_block(alice.id, CID, timeout_s=5) == BLOCK
+
+
 async def test_a_peer_that_never_reads_its_blocks_doesnt_keep_others_from_theirs() -> None:
     content = {raw_cid(block): block for block in (os.urandom(1_000_000) for _ in range(8))}
     async with open_pair(content, serve_to="any") as (root, alice), open_stranger() as mallory:
-
-        async def never_read(_: object) -> None:
-            await trio.sleep_forever()
-
         for protocol in PROTOCOLS:
-            mallory.set_stream_handler(protocol, never_read)
+            mallory.set_stream_handler(protocol, _never_read)
         await connect(mallory, alice.addrs[0])
         for _ in range(10):
             await send_frame(mallory, alice.id, wants(list(content)), protocol=PROTOCOLS[0])
