@@ -404,7 +404,7 @@ class ErrorBody(Answer, frozen=True):
 
     code: str
     message: str
-    retry_after_s: float | None = None
+    retry_after_s: Seconds | None = None
     details: dict[str, Any] | None = None
 
 
@@ -422,7 +422,7 @@ class Grant(Answer, frozen=True):
 
     task: TaskBody
     fence: int
-    lease_s: float
+    lease_s: Seconds
     via: str
     #: The rules of robots.txt for our agent, where the root has them at hand; else the worker asks the door.
     robots: str | None = None
@@ -433,7 +433,7 @@ class Renewed(Answer, frozen=True):
 
     task: str
     fence: int
-    lease_s: float
+    lease_s: Seconds
 
 
 class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
@@ -448,9 +448,9 @@ class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
     #: Tasks that were called off while this worker held them.
     cancelled: tuple[str, ...] = ()
     paused: str | None = None
-    retry_after_s: float | None = None
+    retry_after_s: Seconds | None = None
     live_workers: int = 0
-    spread_s: float = 0.0
+    spread_s: Seconds = 0.0
     roots: tuple[str, ...] = ()
     vouchers: tuple[Any, ...] = ()
 
@@ -593,8 +593,8 @@ class RobotsAnswer(Answer, frozen=True):
 
     origin: str
     rules: str
-    fresh_s: float
-    crawl_delay_s: float | None = None
+    fresh_s: Seconds
+    crawl_delay_s: Seconds | None = None
 
 
 T = TypeVar("T")

@@ -148,7 +148,7 @@ def prepare(task: NewTask, *, job: JobId) -> PreparedTask | Refusal:
 
 def _default_dedupe(task: NewTask, urls: tuple[str, ...], job: JobId) -> tuple[str, float]:
     """Within its job, a task is the same if it does the same: kind, canonical URLs, spec."""
-    orjson.dumps(task.meta)  # nested as deeply as a spec may be, and no deeper
+    orjson.dumps([task.meta])  # nested so that it still fits a manifest, where it is one level down
     effect: list[Any] = [task.kind, urls, task.spec]
     digest = hashlib.sha256(orjson.dumps(effect, option=orjson.OPT_SORT_KEYS)).hexdigest()
     horizon_s = retry_horizon_s(max_attempts=task.max_attempts, max_run_s=task.max_run_s, rules=_RULES)

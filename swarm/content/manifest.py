@@ -78,9 +78,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """The canonical bytes: sorted keys, no spaces, defaults left out.
 
     Raises:
-        MalformedInput: it is longer than ``MAX_MANIFEST_BYTES``.
+        MalformedInput: it is longer than ``MAX_MANIFEST_BYTES``, or holds what JSON can't (nested too deeply, say).
     """
-    body = orjson.dumps(msgspec.to_builtins(manifest), option=orjson.OPT_SORT_KEYS)
+    try:
+        body = orjson.dumps(msgspec.to_builtins(manifest), option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONEncodeError, RecursionError) as fault:
+        raise MalformedInput(f"a manifest that can't be written: {fault}") from fault
     if len(body) > MAX_MANIFEST_BYTES:
         raise MalformedInput(f"a manifest of {len(body)} bytes where at most {MAX_MANIFEST_BYTES} are taken")
     return body

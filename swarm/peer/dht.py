@@ -114,7 +114,7 @@ class Rendezvous:
     async def _wait(self, started_at: float) -> None:
         until = started_at + self._interval.wait_s
         if not self._host.get_network().connections:  # nobody was there to ask: the first who comes is asked at once
-            with trio.move_on_after(until - trio.current_time()):
+            with trio.move_on_at(until):  # it may be past: a round, or a sleep of the machine, takes its time
                 await self._dialer.connection_made()
             return
         while (left_s := until - trio.current_time()) > 0:

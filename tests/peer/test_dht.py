@@ -123,3 +123,9 @@ def test_an_interval_longer_than_the_idle_one_is_never_shortened() -> None:
         interval.round_done(met=0)
 
     assert interval.wait_s == pytest.approx(100.0)
+
+
+async def test_a_round_that_took_longer_than_the_interval_is_followed_by_the_next_at_once() -> None:
+    async with open_peer(config("alone", dht=True, dht_interval_s=60)) as alone:
+        with trio.fail_after(2):
+            await rendezvous_of(alone)._wait(trio.current_time() - 3_600)
