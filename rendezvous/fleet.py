@@ -2,13 +2,14 @@
 
 The door writes here at each turn; the announcer and ``spread_s`` read. Nothing that must survive lives here: what a
 worker said it is goes to the ledger (``SeeWorkers``) and comes back at a restart. A worker is live while its last turn
-is at most ``LIVE_S`` old.
+is at most ``LIVE_S`` old. One that is silent for ``KEPT_S`` is forgotten, and comes back from the ledger
+when it speaks.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
 import attrs
@@ -19,7 +20,7 @@ from rendezvous.ledger.unit import LIVE_S
 from swarm.model import Address, TaskId
 from swarm.wire import Hello, Requires, Stats, encode
 
-__all__ = ["Fleet", "Pushes", "Worker", "WorkerState", "facts_of"]
+__all__ = ["KEPT_S", "Fleet", "Pushes", "Worker", "WorkerState", "facts_of"]
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ NEWCOMER_S: Final = 30.0
 ASKERS_AT_ONCE: Final = 4
 #: Counting the fleet at each turn would be quadratic; it is believed for so long, seconds.
 COUNT_FRESH_S: Final = 0.05
+#: A silent worker is listed as offline for so long, seconds: anybody may enrol where admission is open.
+KEPT_S: Final = 3600.0
 
 
 class Pushes(Protocol):
@@ -84,6 +87,8 @@ class Worker:
     #: When it last said what it is, monotonic seconds.
     introduced: float = float("-inf")
     seen_at: float = 0.0
+    #: When it was last dealt with, monotonic seconds.
+    touched: float = 0.0
     address: str | None = None
     session: Pushes | None = None
     #: Nudged since its last turn: once is enough.
@@ -94,13 +99,18 @@ class Worker:
     removed: bool = False
 
 
+async def _nothing_kept(_ref: WorkerRef) -> None:
+    return None
+
+
 class Fleet:
-    """All workers that the root knows.
+    """The workers that the root has heard of lately.
 
     Args:
         clock: monotonic seconds.
         fits: whether a worker may have tasks of this kind that require this.
         rng: spreads nudges over the idle.
+        recall: what the ledger keeps of a worker.
     """
 
     def __init__(
@@ -109,10 +119,12 @@ class Fleet:
         clock: Callable[[], float],
         fits: Callable[[WorkerFacts, str, Requires], bool],
         rng: random.Random,
+        recall: Callable[[WorkerRef], Awaitable[SeenWorker | None]] = _nothing_kept,
     ) -> None:
         self._clock = clock
         self._fits = fits
         self._rng = rng
+        self._recall = recall
         self._workers: dict[WorkerRef, Worker] = {}
         self._counted_at = -1.0
         self._live = 0
@@ -137,7 +149,30 @@ class Fleet:
         worker = self._workers.get(ref)
         if worker is None:
             worker = self._workers[ref] = Worker(ref=ref, payout=payout)
+        worker.touched = self._clock()
         return worker
+
+    async def met(self, ref: WorkerRef, payout: Address) -> Worker:
+        """The same, with what the ledger keeps of it where it was forgotten here.
+
+        Raises:
+            LedgerUnavailable: it isn't known here, and the ledger can't be asked.
+        """
+        if ref not in self._workers:
+            kept = await self._recall(ref)
+            if kept is not None and ref not in self._workers:
+                self.load((kept,))
+        return self.known(ref, payout)
+
+    def forget_silent(self) -> None:
+        """Forget the workers without a session that were silent for ``KEPT_S``."""
+        since = self._clock() - KEPT_S
+        for worker in list(self._workers.values()):
+            if worker.touched < since and worker.session is None and not worker.unsaved:
+                del self._workers[worker.ref]
+
+    def __contains__(self, ref: WorkerRef) -> bool:
+        return ref in self._workers
 
     def introduce(self, worker: Worker, hello: Hello) -> None:
         """Note what a worker says it is."""

@@ -29,9 +29,9 @@ from rendezvous.door.session import Sessions
 from rendezvous.door.site import Charter, Site
 from rendezvous.door.stream import EventStream
 from rendezvous.door.turns import Turns
-from rendezvous.fleet import Fleet
+from rendezvous.fleet import KEPT_S, Fleet
 from rendezvous.ledger.ledger import Ledger
-from rendezvous.ledger.ops import LedgerEvent, PutInvite, PutKey, SeeWorkers, WorkerFacts
+from rendezvous.ledger.ops import LedgerEvent, PutInvite, PutKey, SeenWorker, SeeWorkers, WorkerFacts, WorkerRef
 from rendezvous.policy.eligibility import Demand, check_demand
 from rendezvous.robots import RobotsCache
 from rendezvous.settings import RootSettings
@@ -124,8 +124,12 @@ async def build_door(
     """Join what the door leans on; the fleet comes back from the ledger."""
     metrics = Metrics()
     rng = random.Random()  # noqa: S311 -- spreads nudges, no secret
-    fleet = Fleet(clock=time.monotonic, fits=_fits, rng=rng)
-    fleet.load(await ledger.read(lambda reader: reader.workers()))
+
+    async def recall(ref: WorkerRef) -> SeenWorker | None:
+        return await ledger.read(lambda reader: reader.worker(ref))
+
+    fleet = Fleet(clock=time.monotonic, fits=_fits, rng=rng, recall=recall)
+    fleet.load(await ledger.read(lambda reader: reader.workers(seen_since=ledger.now() - KEPT_S)))
     robots = RobotsCache(
         agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
     )
@@ -251,10 +255,12 @@ async def join_link(settings: RootSettings, charter: Charter, ledger: Ledger) ->
 
 
 async def save_workers_often(door: Door) -> None:
-    """Write what the door heard of workers, until cancelled."""
+    """Write what the door heard of workers, and forget the silent ones, until cancelled."""
     while True:
         await asyncio.sleep(SAVE_S)
         await save_workers(door)
+        door.fleet.forget_silent()
+        door.turns.forget_silent()
 
 
 async def save_workers(door: Door) -> None:

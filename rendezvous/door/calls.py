@@ -80,7 +80,7 @@ async def claim(door: Door, call: Call) -> Grant | Refusal:
     if ref is None or call.who.payout is None:
         return _unbound()
     asked: Claim = call.body
-    worker = door.fleet.known(ref, call.who.payout)
+    worker = await door.fleet.met(ref, call.who.payout)
     if asked.hello is not None:
         door.fleet.introduce(worker, asked.hello)
     task_id = call.path("id")

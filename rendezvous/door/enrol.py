@@ -66,7 +66,7 @@ async def enrol(door: Door, call: Call) -> Shown | Refusal:
     if refusal is not None:
         return refusal
     door.keys.forget()
-    worker = door.fleet.known(ref, enrolment.payout)
+    worker = await door.fleet.met(ref, enrolment.payout)
     worker.payout = enrolment.payout
     worker.peer_id = enrolment.peer_id
     if enrolment.hello is not None:

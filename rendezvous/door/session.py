@@ -163,10 +163,10 @@ async def session(door: Door, call: Call) -> web.StreamResponse | Refusal:
         return Refusal(RefusalCode.FORBIDDEN, "this key isn't bound to a worker; enrol first")
     if not web.WebSocketResponse().can_prepare(call.request):
         return Refusal(RefusalCode.BAD_REQUEST, "this is a WebSocket; send an upgrade, or use POST /v1/turns")
+    worker = await door.fleet.met(caller.worker, caller.payout)
     socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=MAX_TURN_BYTES + _ROOM_BYTES)
     await socket.prepare(call.request)
     one = _Session(socket, caller)
-    worker = door.fleet.known(caller.worker, caller.payout)
     if worker.session is not None:
         worker.session.close(CLOSE_REPLACED, "another session of this worker was opened")
     worker.session = one

@@ -114,7 +114,7 @@ class Turns:
             unfit = check_release(turn.hello.version, swarm.__version__) if turn.hello is not None else None
             if unfit is not None:
                 return unfit
-            worker = self._fleet.known(ref, payout)
+            worker = await self._fleet.met(ref, payout)
             if turn.hello is not None:
                 self._fleet.introduce(worker, turn.hello)
             if turn.stats is not None:
@@ -127,6 +127,15 @@ class Turns:
             talk.answered[turn.boot] = (turn.n, answer)
             self._metrics.count("swarm_turns_total", way=way)
             return answer
+
+    def __len__(self) -> int:
+        """Of how many workers answers are remembered."""
+        return len(self._talks)
+
+    def forget_silent(self) -> None:
+        """Forget the answers to workers that the fleet has forgotten; the ledger still knows what is counted."""
+        for ref in [ref for ref, talk in self._talks.items() if ref not in self._fleet and not talk.lock.locked()]:
+            del self._talks[ref]
 
     async def _take(self, worker: Worker, turn: Turn) -> TurnAnswer:
         checked = await asyncio.gather(*(self._verify(worker, done) for done in turn.done))

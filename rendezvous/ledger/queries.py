@@ -316,21 +316,19 @@ class LedgerReader:
             revoked=row.revoked_at is not None,
         )
 
-    def workers(self) -> list[SeenWorker]:
-        """The workers that the door has seen and nobody has removed."""
-        statement = sa.select(t.workers).where(t.workers.c.seen_at.is_not(None)).order_by(t.workers.c.n)
-        return [
-            SeenWorker(
-                worker=WorkerRef(row.address, row.instance),
-                payout=row.payout,
-                peer_id=row.peer_id,
-                boot=row.boot,
-                hello=row.hello,
-                stats=row.stats,
-                at=row.seen_at,
-            )
-            for row in self._rows(statement)
-        ]
+    def workers(self, *, seen_since: float = 0.0) -> list[SeenWorker]:
+        """The workers that the door has seen, since then in Unix seconds, and nobody has removed."""
+        statement = sa.select(t.workers).where(t.workers.c.seen_at >= seen_since).order_by(t.workers.c.n)
+        return [_seen_worker(row) for row in self._rows(statement)]
+
+    def worker(self, worker: WorkerRef) -> SeenWorker | None:
+        """One of them."""
+        statement = sa.select(t.workers).where(
+            t.workers.c.address == worker.address,
+            t.workers.c.instance == worker.instance,
+            t.workers.c.seen_at.is_not(None),
+        )
+        return next((_seen_worker(row) for row in self._rows(statement)), None)
 
     def leases_of(self, worker: WorkerRef) -> list[LeaseRef]:
         """What a worker holds."""
@@ -433,6 +431,18 @@ class LedgerReader:
             if len(found) < PAGE_MOST:
                 return
             after = found[-1].seq
+
+
+def _seen_worker(row: Any) -> SeenWorker:
+    return SeenWorker(
+        worker=WorkerRef(row.address, row.instance),
+        payout=row.payout,
+        peer_id=row.peer_id,
+        boot=row.boot,
+        hello=row.hello,
+        stats=row.stats,
+        at=row.seen_at,
+    )
 
 
 def _numbers(cursor: str, count: int) -> list[int]:

@@ -18,8 +18,8 @@ from rendezvous.door.limits import Limits, RateLimiter, client_address
 from rendezvous.door.metrics import METRICS, Metrics, render
 from rendezvous.door.site import CHALLENGE_S, Charter, Site
 from rendezvous.door.storable import storable_fault
-from rendezvous.fleet import Fleet
-from rendezvous.ledger.ops import WorkerFacts, WorkerRef
+from rendezvous.fleet import KEPT_S, Fleet
+from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
 from rendezvous.ledger.unit import LIVE_S
 from swarm.errors import IpfsUnreachable, LedgerUnavailable, MalformedInput, SwarmError
 from swarm.model import RefusalCode
@@ -253,6 +253,33 @@ def test_what_the_ledger_keeps_of_a_worker_comes_back_after_a_restart(fleet: Fle
     assert worker is not None
     assert worker.facts.kinds == {"noop"}
     assert again.state(worker) == "offline"
+
+
+async def test_a_worker_silent_for_an_hour_is_forgotten_and_comes_back_from_the_ledger(clock: Clock) -> None:
+    kept: dict[WorkerRef, SeenWorker] = {}
+
+    async def recall(ref: WorkerRef) -> SeenWorker | None:
+        return kept.get(ref)
+
+    fleet = Fleet(clock=clock, fits=fits, rng=random.Random(1), recall=recall)
+    silent, connected, unsaved = (join(fleet, name) for name in ("silent", "connected", "unsaved"))
+    for ref in (silent, unsaved):
+        fleet.known(ref, ref.address).session = None
+    kept.update({seen.worker: seen for seen in fleet.take_unsaved()})
+    fleet.known(unsaved, "unsaved").unsaved = True
+    clock.now += KEPT_S
+    fleet.forget_silent()
+    assert silent in fleet
+    clock.now += 1
+    fleet.forget_silent()
+    assert silent not in fleet
+    assert {worker.ref for worker in fleet.all()} == {connected, unsaved}
+
+    again = await fleet.met(silent, "silent")
+    assert again.facts.kinds == {"noop"}
+    assert fleet.state(again) == "offline"
+    fleet.forget_silent()
+    assert silent in fleet
 
 
 # ── what a ledger can keep ────────────────────────────────────────────────────────────────────────────────────────

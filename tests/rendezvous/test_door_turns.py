@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rendezvous import fleet as fleet_module
+from rendezvous.wiring import save_workers
 from swarm.content.cid import build, raw_cid
 from swarm.content.manifest import ContentRef, UrlOutcome
 from tests.rendezvous.door_harness import HELLO, Stage, Worker, door
@@ -319,3 +323,22 @@ async def test_robots_rules_of_a_private_site_are_not_fetched_for_anybody(tmp_pa
         assert refused.code in {"robots_unavailable", "bad_request"}
         assert (await alice.get("/v1/robots")).code == "bad_request"
         assert (await alice.get("/v1/robots?origin=nonsense")).status < 500
+
+
+async def test_a_worker_that_was_forgotten_is_granted_tasks_by_what_it_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        await alice.take()
+        await save_workers(stage.door)
+        monkeypatch.setattr(fleet_module, "KEPT_S", 0.0)
+        stage.door.fleet.forget_silent()
+        stage.door.turns.forget_silent()
+        monkeypatch.undo()
+        assert len(stage.door.turns) == 0
+        assert (await stage.operator.get("/v1/workers")).data["items"] == []
+
+        await granted(stage, alice, 1)
+        (listed,) = (await stage.operator.get("/v1/workers")).data["items"]
+        assert (listed["address"], set(listed["kinds"])) == (alice.address, {"noop", "fetch"})
