@@ -38,6 +38,7 @@ __all__ = [
     "BATCH_MOST",
     "Bump",
     "ChainView",
+    "Fill",
     "JudgeForeign",
     "JudgeReverted",
     "Note",
@@ -156,6 +157,14 @@ class Bump:
 
 
 @attrs.frozen
+class Fill:
+    """Take a nonce that was freed, with a transaction that does nothing."""
+
+    nonce: int
+    fees: Fees
+
+
+@attrs.frozen
 class JudgeReverted:
     """It failed for good: find out whose fault it was."""
 
@@ -186,7 +195,7 @@ class Sign:
     fees: Fees
 
 
-Step = Note | Send | Bump | JudgeReverted | JudgeForeign | Sign
+Step = Note | Send | Bump | Fill | JudgeReverted | JudgeForeign | Sign
 
 
 class WorryCode(StrEnum):
@@ -221,7 +230,7 @@ class Plan:
 
     steps: tuple[Step, ...]
     worries: tuple[Worry, ...]
-    #: Nonces that another seems to have used, by when that was first seen; to be handed back to the next ``decide``.
+    #: Nonces that another seems to have used (and, negative, freed), by when that was first seen; for the next plan.
     doubts: Mapping[int, float]
 
 
@@ -288,6 +297,7 @@ class _Outlook:
         """Look at each transaction, then at what may be signed."""
         for transaction in self._book.transactions:
             self._look_at(transaction)
+        self._look_for_gap()
         if not any(isinstance(step, Note) and isinstance(step.entry, Reorged) for step in self._steps):
             self._consider_signing()  # else the book speaks of fundings that aren't there any more
         if self._book.parked:
@@ -418,6 +428,24 @@ class _Outlook:
             if final or transaction.state is not TxState.FOREIGN:
                 self._steps.append(JudgeForeign(transaction, final))
 
+    def _look_for_gap(self) -> None:
+        """A nonce that others had used is free again, by a deep reorganisation, and nobody sends it any more."""
+        nonce = self._view.nonce
+        watched = {each.nonce for each in self._book.transactions}
+        waiting = [each.nonce for each in self._book.transactions if each.state in _UNMINED]
+        if not waiting or nonce >= min(waiting) or nonce in watched or self._book.sender.stopped is not None:
+            return
+        key = -1 - nonce  # beside the doubts about used ones
+        since = self._doubts[key] = self._earlier.get(key, self._now)
+        fees = self._first_fees()
+        if self._now - since >= self._rules.doubt_s and fees is not None:
+            self._steps.append(Fill(nonce, fees))
+
+    def _first_fees(self) -> Fees | None:
+        return first_fees(
+            base_fee_wei=self._view.base_fee_wei, tip_wei=self._view.tip_wei, cap_wei=self._rules.max_fee_wei
+        )
+
     # ── signing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _consider_signing(self) -> None:
@@ -440,9 +468,7 @@ class _Outlook:
         batches = list(self._choose())
         if not batches:
             return
-        fees = first_fees(
-            base_fee_wei=self._view.base_fee_wei, tip_wei=self._view.tip_wei, cap_wei=self._rules.max_fee_wei
-        )
+        fees = self._first_fees()
         if fees is None:
             self._worry(
                 WorryCode.CHAIN_DEAR,

@@ -7,18 +7,20 @@ one, be it of another process, goes on from the book.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import attrs
 import structlog
 
 from rendezvous.chain import escrow
-from rendezvous.chain.escrow import ChainTask, Completion, ContractError, TaskState
+from rendezvous.chain.compose import Composed, Purse, compose
 from rendezvous.chain.fees import Fees
+from rendezvous.chain.judge import Judge, is_empty_wallet, true_already
 from rendezvous.chain.outbox import (
     Bump,
     ChainView,
+    Fill,
     JudgeForeign,
     JudgeReverted,
     Note,
@@ -38,10 +40,10 @@ from rendezvous.ledger.money_ops import (
     Book,
     Deferred,
     Entry,
+    Filled,
     Finalized,
     Foreign,
     Intent,
-    IntentKind,
     Item,
     ItemOutcome,
     Record,
@@ -55,7 +57,6 @@ from rendezvous.ledger.money_ops import (
 )
 from swarm.errors import RpcSaid, RpcUnreachable, SwarmError
 from swarm.model import Address, Wei
-from swarm.vouchers import chain_task_id
 
 __all__ = ["Books", "Round", "SenderLost", "SignedTransaction", "Signer", "TransactionSender"]
 
@@ -66,17 +67,12 @@ GAS_MOST: Final = 16_777_216
 #: Gas limit = estimate x 1.2 + 80,000 (`escrow.md` §7).
 GAS_MARGIN_PERCENT: Final = 120
 GAS_RESERVE: Final = 80_000
-#: A task's deadline is long: what it buys the worker is that money leaves by a verdict, not by the clock. 90 days.
-DEADLINE_S: Final = 90 * 86_400
-#: An intent that was named waits before it is tried again, seconds; four times as long at each further try.
-RETRY_S: Final = 15.0
-RETRY_FACTOR: Final = 4
+#: What a plain transfer takes.
+TRANSFER_GAS: Final = 21_000
 #: A sender that has nothing to write says so often that it lives, seconds: a third of a claim.
 HEARTBEAT_S: Final = 20.0
 #: Node's words for "I have it already, or had it": it is in the pool or mined, and the hash will tell.
 _TAKEN: Final = ("known transaction", "already known", "nonce too low", "already imported", "underpriced")
-#: Node's words for an empty wallet.
-_EMPTY: Final = ("insufficient funds", "doesn't have enough funds")
 
 
 @attrs.frozen(kw_only=True)
@@ -165,6 +161,7 @@ class TransactionSender:
         self._chain_id: Final = chain_id
         self._epoch: Final = epoch
         self._rules: Final = rules
+        self._judge: Final = Judge(rpc, sender=signer.address, contract=contract, finality_blocks=rules.finality_blocks)
         self._doubts: Mapping[int, float] = {}
         self._heard_at = books.now()
         self._worries: list[Worry] = []
@@ -271,6 +268,8 @@ class TransactionSender:
                 return await self._send(nonce, attempt)
             case Bump(transaction, fees):
                 return await self._bump(transaction, fees, view)
+            case Fill(nonce, fees):
+                return await self._fill(nonce, fees, view)
             case JudgeReverted(transaction):
                 return await self._judge_reverted(transaction, view)
             case JudgeForeign(transaction, final):
@@ -298,7 +297,7 @@ class TransactionSender:
             raise
         except RpcSaid as fault:
             words = fault.message.lower()
-            if any(each in words for each in _EMPTY):
+            if is_empty_wallet(words):
                 self._wallet_empty(f"a signed transaction (nonce {nonce}) can't be paid for")
                 return False
             if not any(each in words for each in _TAKEN):
@@ -319,13 +318,19 @@ class TransactionSender:
             return False
         return await self._send(transaction.nonce, attempt)
 
+    async def _fill(self, nonce: int, fees: Fees, view: ChainView) -> bool:
+        signed = self._signed(nonce, b"", value_wei=0, gas=TRANSFER_GAS, fees=fees)
+        attempt = _attempt(0, signed, fees)
+        written = await self._write(Filled(nonce=nonce, gas=TRANSFER_GAS, block=view.head, attempt=attempt))
+        return await self._send(nonce, attempt) if written else False
+
     def _signed(self, nonce: int, data: bytes, *, value_wei: Wei, gas: int, fees: Fees) -> SignedTransaction:
         return self._signer.sign_transaction(
             {
                 "type": 2,
                 "chainId": self._chain_id,
                 "nonce": nonce,
-                "to": self._contract,
+                "to": self._contract if data else self._signer.address,  # without data it only takes its nonce
                 "data": _hex(data),
                 "value": value_wei,
                 "gas": gas,
@@ -339,22 +344,22 @@ class TransactionSender:
     async def _sign(self, intents: tuple[Intent, ...], fees: Fees, book: Book, view: ChainView) -> bool:
         unseen = [each for each in book.transactions if each.state in (TxState.SIGNED, TxState.SENT)]
         unseen = [each for each in unseen if not any(attempt.hash in view.receipts for attempt in each.attempts)]
-        purse = _Purse(
+        purse = Purse(
             wallet_wei=view.wallet_wei - sum(each.value_wei + each.gas * _dearest(each) for each in unseen),
             escrow_wei=view.escrow_wei - sum(each.draw_wei for each in unseen),
         )
-        call = self._compose(intents, view, purse)
+        call = compose(intents, purse, sender=self._signer.address, timestamp=view.timestamp)
         if call is None:
-            return await self._write(Deferred(outcomes=tuple(_done(intent) for intent in intents)))
+            return await self._write(Deferred(outcomes=tuple(true_already(intent) for intent in intents)))
         if not call.intents:
             self._wallet_empty(f"{len(intents)} intents can't be paid for")
             return False
         gas = await self._estimate(call)
         if isinstance(gas, RpcSaid):
-            if any(each in gas.message.lower() for each in _EMPTY):
+            if is_empty_wallet(gas.message):
                 self._wallet_empty(f"{len(intents)} intents can't be paid for")
                 return False
-            outcomes = await self._cure(call.intents, view)
+            outcomes = await self._judge.cure(call.intents, view)
             bad = tuple(each for each in outcomes if each.verdict is not Verdict.AGAIN)
             if bad:
                 return await self._write(Deferred(outcomes=bad))
@@ -384,29 +389,7 @@ class TransactionSender:
         )
         return await self._send(nonce, attempt) if written else False
 
-    def _compose(self, intents: Sequence[Intent], view: ChainView, purse: _Purse) -> _Composed | None:
-        """The call that makes these intents true, or those of them that can be paid for; None where they are true."""
-        kind = intents[0].kind
-        if kind is IntentKind.CREATE:
-            reward_wei = intents[0].amount_wei
-            payable = min(len(intents), (max(0, purse.escrow_wei) + max(0, purse.wallet_wei)) // reward_wei)
-            chosen = tuple(intents[:payable])
-            total_wei = reward_wei * len(chosen)
-            draw_wei = min(total_wei, max(0, purse.escrow_wei))
-            data = escrow.create_batch([_chain_task(each) for each in chosen], reward_wei, view.timestamp + DEADLINE_S)
-            return _Composed(chosen, data, value_wei=total_wei - draw_wei, draw_wei=draw_wei)
-        if kind is IntentKind.DEPOSIT:
-            missing_wei = intents[0].amount_wei - purse.escrow_wei
-            if missing_wei <= 0:
-                return None
-            return _Composed(tuple(intents), escrow.deposit(), value_wei=missing_wei)
-        if kind is IntentKind.WITHDRAW:
-            amount_wei, to = intents[0].amount_wei, intents[0].payee or self._signer.address
-            return _Composed(tuple(intents), escrow.withdraw(to, amount_wei), draw_wei=amount_wei)
-        ordered = tuple(sorted(intents, key=lambda each: (each.payee or "", each.n)))
-        return _Composed(ordered, escrow.complete_batch([_completion(each) for each in ordered]))
-
-    async def _estimate(self, call: _Composed) -> int | RpcSaid:
+    async def _estimate(self, call: Composed) -> int | RpcSaid:
         request = {**self._reading(call.data), "value": hex(call.value_wei)}
         try:
             estimate = int(await self._rpc.call("eth_estimateGas", request), 16)
@@ -417,84 +400,20 @@ class TransactionSender:
     # ── judging ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _judge_reverted(self, transaction: Transaction, view: ChainView) -> bool:
-        outcomes = await self._cure(transaction.intents, view)
+        outcomes = await self._judge.cure(transaction.intents, view)
         return await self._write(Finalized(nonce=transaction.nonce, ok=False, outcomes=tuple(outcomes)))
 
     async def _judge_foreign(self, transaction: Transaction, view: ChainView, *, final: bool) -> bool:
         reason = foreign_reason(transaction.nonce)
         if not final:
             return await self._write(Foreign(nonce=transaction.nonce, reason=reason))
-        if await self._took_effect(transaction, view):
+        if await self._judge.took_effect(transaction, view):
             return False  # an event has our hash: the receipt is on its way
-        outcomes = await self._cure(transaction.intents, view)
+        outcomes = await self._judge.cure(transaction.intents, view)
         again = tuple(
             each if each.verdict is Verdict.DONE else ItemOutcome(n=each.n, verdict=Verdict.AGAIN) for each in outcomes
         )
         return await self._write(Foreign(nonce=transaction.nonce, reason=reason, outcomes=again))
-
-    async def _took_effect(self, transaction: Transaction, view: ChainView) -> bool:
-        """Whether an event of the contract comes from an attempt of this transaction."""
-        logs = await self._rpc.call(
-            "eth_getLogs",
-            {"address": self._contract, "fromBlock": hex(max(0, transaction.signed_block)), "toBlock": hex(view.head)},
-        )
-        ours = {attempt.hash for attempt in transaction.attempts}
-        return any(each["transactionHash"] in ours for each in logs)
-
-    async def _cure(self, intents: Sequence[Intent], view: ChainView) -> list[ItemOutcome]:
-        """What becomes of each intent of a batch that failed: true already, to blame, or to be tried again.
-
-        A dry run of the batch names the bad item by its custom error; without it the rest is run again.
-        """
-        height = max(0, view.head - self._rules.finality_blocks)
-        tasks = await self._tasks(intents, hex(height))
-        outcomes = [_done(intent) for intent in intents if _is_true(intent, tasks.get(intent.n), view)]
-        done = {outcome.n for outcome in outcomes}
-        left = [intent for intent in intents if intent.n not in done]
-        while left:
-            error = await self._dry_run(left, view)
-            if error is None:
-                outcomes += [ItemOutcome(n=intent.n, verdict=Verdict.AGAIN) for intent in left]
-                break
-            named = error.task if isinstance(error, ContractError) else None
-            bad = [intent for intent in left if intent.task is not None and _chain_task(intent) == named]
-            if len(left) == 1 and not _is_about_money(error):
-                bad = left
-            if not bad:
-                outcomes += [_later(intent, error) for intent in left]
-                break
-            outcomes += [_named(intent, error) for intent in bad]
-            blamed = {intent.n for intent in bad}
-            left = [intent for intent in left if intent.n not in blamed]
-        return outcomes
-
-    async def _tasks(self, intents: Sequence[Intent], block: str) -> dict[int, ChainTask]:
-        asked = [intent for intent in intents if intent.task is not None]
-        answers = await self._rpc.batch(
-            [
-                ("eth_call", [self._reading(escrow.task_call(self._signer.address, _chain_task(intent))), block])
-                for intent in asked
-            ]
-        )
-        return {
-            intent.n: escrow.decode_task(answer)
-            for intent, answer in zip(asked, answers, strict=True)
-            if isinstance(answer, str) and len(answer) > 2
-        }
-
-    async def _dry_run(self, intents: Sequence[Intent], view: ChainView) -> ContractError | str | None:
-        """What the chain would say to this batch now; None where it would take it."""
-        purse = _Purse(wallet_wei=view.wallet_wei, escrow_wei=view.escrow_wei)
-        call = self._compose(intents, view, purse)
-        if call is None:
-            return None
-        if len(call.intents) < len(intents):
-            return "insufficient funds"
-        try:
-            await self._rpc.call("eth_call", {**self._reading(call.data), "value": hex(call.value_wei)}, "latest")
-        except RpcSaid as fault:
-            return escrow.decode_error(fault.data) or fault.message
-        return None
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -507,24 +426,6 @@ class TransactionSender:
             f"the wallet {self._signer.address} is too empty: {what}",
             f"send ether to {self._signer.address}; it goes on by itself then",
         )
-
-
-@attrs.frozen(kw_only=True)
-class _Purse:
-    """What can be spent: the wallet's ether, and the balance in the contract, less what is under way."""
-
-    wallet_wei: Wei
-    escrow_wei: Wei
-
-
-@attrs.frozen
-class _Composed:
-    """A call to the contract for some intents, in the order of the call's items."""
-
-    intents: tuple[Intent, ...]
-    data: bytes
-    value_wei: Wei = attrs.field(default=0, kw_only=True)
-    draw_wei: Wei = attrs.field(default=0, kw_only=True)
 
 
 def _hex(data: bytes) -> str:
@@ -543,54 +444,6 @@ def _attempt(number: int, signed: SignedTransaction, fees: Fees) -> Attempt:
 
 def _dearest(transaction: Transaction) -> Wei:
     return max(attempt.max_fee_wei for attempt in transaction.attempts)
-
-
-def _chain_task(intent: Intent) -> bytes:
-    return chain_task_id(intent.task or "", intent.generation or 0)
-
-
-def _completion(intent: Intent) -> Completion:
-    paying = intent.kind is IntentKind.COMPLETE
-    return Completion(
-        task=_chain_task(intent),
-        assignee=(intent.payee if paying else None) or escrow.NO_ADDRESS,
-        output=escrow.output_digest(intent.output) if paying and intent.output else bytes(32),
-        success=paying,
-    )
-
-
-def _is_true(intent: Intent, task: ChainTask | None, view: ChainView) -> bool:
-    """Whether the chain has what the intent wants already."""
-    if intent.kind is IntentKind.DEPOSIT:
-        return view.escrow_wei >= intent.amount_wei
-    if task is None:
-        return False
-    if intent.kind is IntentKind.CREATE:
-        return task.state is TaskState.OPEN and task.reward_wei == intent.amount_wei
-    if intent.kind is IntentKind.COMPLETE:
-        return task.state is TaskState.PAID
-    return intent.kind is IntentKind.FAIL and task.state in (TaskState.FAILED, TaskState.REFUNDED)
-
-
-def _is_about_money(error: ContractError | str) -> bool:
-    """Whether it is the wallet's fault, not the item's."""
-    if isinstance(error, ContractError):
-        return error.name == "InsufficientBalance"
-    return any(each in error.lower() for each in _EMPTY)
-
-
-def _done(intent: Intent) -> ItemOutcome:
-    return ItemOutcome(n=intent.n, verdict=Verdict.DONE)
-
-
-def _named(intent: Intent, error: ContractError | str) -> ItemOutcome:
-    retry_after_s = RETRY_S * RETRY_FACTOR**intent.tries
-    return ItemOutcome(n=intent.n, verdict=Verdict.NAMED, note=str(error), retry_after_s=retry_after_s)
-
-
-def _later(intent: Intent, error: ContractError | str) -> ItemOutcome:
-    verdict = Verdict.AGAIN if _is_about_money(error) else Verdict.DELAYED
-    return ItemOutcome(n=intent.n, verdict=verdict, note=str(error), retry_after_s=RETRY_S)
 
 
 def _tell(entry: Entry) -> None:

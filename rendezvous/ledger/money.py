@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+import msgspec
 import orjson
 
 from rendezvous.ledger.allowances import give_back
@@ -24,6 +25,7 @@ from rendezvous.ledger.money_ops import (
     ClaimSender,
     Deferred,
     Entry,
+    Filled,
     Finalized,
     Foreign,
     IntentKind,
@@ -302,6 +304,8 @@ class _Books:
                 return self._sign(entry)
             case Replaced():
                 return self._replace(entry)
+            case Filled():
+                return self._fill(entry)
             case Sent():
                 return self._mark(self._statements.mark_sent, entry.nonce, self._now)
             case Mined():
@@ -369,6 +373,19 @@ class _Books:
         if not self._mark(self._statements.mark_signed_again, entry.nonce, entry.block):
             return False
         self._keep(entry.nonce, entry.attempt)
+        return True
+
+    def _fill(self, entry: Filled) -> bool:
+        statements = self._statements
+        values = (b"", "0", entry.gas, self._now, entry.block)
+        if not self._mark(statements.empty, entry.nonce, *values):
+            head = (self._address, entry.nonce, self._epoch, TxState.SIGNED.value, b"", "0", "0", entry.gas)
+            row = (*head, self._now, entry.block, None, None, None, None, None)
+            if not self._connection.run(statements.insert_transaction, *row):
+                return False
+        found = self._connection.rows(statements.last_attempt, self._address, entry.nonce)
+        number = 0 if found[0][0] is None else found[0][0] + 1
+        self._keep(entry.nonce, msgspec.structs.replace(entry.attempt, number=number))
         return True
 
     def _finalize(self, entry: Finalized) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "ClaimSender",
     "Deferred",
     "Entry",
+    "Filled",
     "Finalized",
     "Foreign",
     "Intent",
@@ -255,6 +256,15 @@ class Replaced(_Value, frozen=True, kw_only=True):
     attempt: Attempt
 
 
+class Filled(_Value, frozen=True, kw_only=True):
+    """Take a nonce that a reorganisation freed, with a transaction that does nothing: those behind it wait for it."""
+
+    nonce: int
+    gas: int
+    block: int
+    attempt: Attempt
+
+
 class Sent(_Value, frozen=True, kw_only=True):
     """A node took an attempt, or may have."""
 
@@ -334,7 +344,7 @@ class Buried(_Value, frozen=True, kw_only=True):
     block_hash: str
 
 
-Entry = Signed | Replaced | Sent | Mined | Reorged | Finalized | Deferred | Foreign | Stopped | Buried
+Entry = Signed | Replaced | Filled | Sent | Mined | Reorged | Finalized | Deferred | Foreign | Stopped | Buried
 
 
 class Record(_Value, frozen=True, kw_only=True):

@@ -325,6 +325,38 @@ class MoneyStatements:
             "new_block",
             *key,
         )
+        #: One whose intents went elsewhere is empty: its nonce can be taken for nothing.
+        self.empty = self._compile(
+            moving(
+                TxState.REVERTED,
+                TxState.ABANDONED,
+                state=_word(TxState.SIGNED),
+                data=bindparam("new_data", type_=sa.LargeBinary),
+                value_wei=bindparam("new_wei", type_=String),
+                draw_wei=bindparam("new_wei", type_=String),
+                gas=bindparam("new_gas", type_=BigInteger),
+                signed_at=_NOW,
+                signed_block=bindparam("new_block", type_=BigInteger),
+                mined_number=sa.null(),
+                mined_hash=sa.null(),
+                mined_tx=sa.null(),
+                final_at=sa.null(),
+            ),
+            "new_data",
+            "new_wei",
+            "new_gas",
+            "now",
+            "new_block",
+            *key,
+        )
+        tries = t.attempts
+        self.last_attempt = self._compile(
+            sa.select(sa.func.max(tries.c.number)).where(
+                tries.c.sender == bindparam("the_sender"), tries.c.nonce == bindparam("the_nonce")
+            ),
+            "the_sender",
+            "the_nonce",
+        )
         self.mark_mined = self._compile(
             moving(
                 *unmined,

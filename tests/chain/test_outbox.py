@@ -13,6 +13,7 @@ from rendezvous.chain.fees import Fees, first_fees, raised
 from rendezvous.chain.outbox import (
     Bump,
     ChainView,
+    Fill,
     JudgeForeign,
     JudgeReverted,
     Note,
@@ -336,3 +337,22 @@ def test_a_first_offer_covers_the_base_fee_and_stays_below_the_cap(base: int, ti
     assert (fees is None) == (base + tip > cap)
     if fees is not None:
         assert base + tip <= fees.max_fee_wei <= cap
+
+
+# ── freed nonces ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_nonce_that_a_deep_reorg_freed_is_filled_after_a_doubt() -> None:
+    waiting = book(msgspec.structs.replace(TX, state=TxState.SENT))
+    seen = view(nonce=6, known=frozenset({"h0"}))
+    first = plan(waiting, seen)
+    assert (first.steps, first.doubts) == ((), {-7: 101.0})
+    (step,) = steps(waiting, seen, doubts={-7: 91.0})
+    assert isinstance(step, Fill)
+    assert step.nonce == 6
+
+
+def test_a_nonce_that_is_watched_is_no_gap() -> None:
+    waiting = book(FINAL, msgspec.structs.replace(TX, state=TxState.SENT, nonce=8, attempts=(SECOND,)))
+    seen = view(nonce=7, known=frozenset({"h1"}), hashes={101: None})
+    assert steps(waiting, seen, doubts={-8: 0.0}) == []
