@@ -37,8 +37,8 @@ class FunctionExecutor:
     """An executor that is one function.
 
     Args:
-        function: takes the task and the tools; async, or sync (then it runs in a thread and can't use the tools). It
-            returns an ``Execution``, records (mappings), or None.
+        function: takes the task and the tools; async, or sync (then it runs in a thread and can't use the tools; an
+            awaitable that it returns is awaited). It returns an ``Execution``, records (mappings), or None.
         version: bump it when the same task may give other records.
     """
 
@@ -52,12 +52,13 @@ class FunctionExecutor:
             returned = await self._function(task, tools)
         else:
             # Left behind when its lease is lost: a thread can't be stopped, and mustn't keep its slot.
-            returned = await trio.to_thread.run_sync(
-                self._function,
-                task,
-                tools,
+            # In a tuple, since trio lets no coroutine out of a thread.
+            (returned,) = await trio.to_thread.run_sync(
+                lambda: (self._function(task, tools),),
                 abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of an older trio stand in front
             )
+        if inspect.isawaitable(returned):  # of an async __call__, or a lambda around an async function
+            returned = await returned
         if isinstance(returned, Execution):
             return returned
         if returned is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -251,6 +254,34 @@ async def test_records_of_a_function_are_stored_as_json_lines(tmp_path: Path) ->
     assert outcome.record_count == 2
     assert outcome.records is not None
     assert blocks.read(outcome.records.cid) == b'{"title":"one"}\n{"title":"two"}\n'
+
+
+async def _crawl(depth: int, task: TaskBody, tools: Tools) -> list[dict[str, int]]:
+    await trio.lowlevel.checkpoint()
+    return [{"depth": depth}]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [partial(_crawl, 1), partial(partial(_crawl), 1), lambda task, tools: _crawl(1, task, tools)],
+    ids=["partial", "partial of a partial", "lambda"],
+)
+async def test_what_makes_a_coroutine_is_awaited(function: Any, tmp_path: Path) -> None:
+    blocks = BlockStore(tmp_path / "blocks", max_bytes=None)
+    execution = await FunctionExecutor(function).run(grant().task, tools(Storage(blocks, owed=list)))
+    assert execution.outcomes[0].record_count == 1
+
+
+async def test_an_async_callable_object_runs_on_the_loop_as_an_async_function_does() -> None:
+    loop_thread, threads = threading.get_ident(), []
+
+    class Crawler:
+        async def __call__(self, task: TaskBody, tools: Tools) -> None:
+            threads.append(threading.get_ident())
+
+    execution = await FunctionExecutor(Crawler()).run(grant().task, tools())
+    assert len(execution.outcomes) == 2
+    assert threads == [loop_thread]
 
 
 async def test_a_sync_function_may_block() -> None:
