@@ -35,7 +35,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.peer_thread import PeerPlan, PeerThread
 from rendezvous.policy.pacing import HOST_BURST
 from rendezvous.settings import RootSettings
-from rendezvous.sockets import listen, peer_address, peer_port, rpc_multiaddr
+from rendezvous.sockets import check_bind, listen, peer_address, peer_port, rpc_multiaddr
 from rendezvous.store import open_store
 from rendezvous.wiring import (
     Place,
@@ -100,6 +100,7 @@ async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop:
         LedgerUnavailable: the database can't be reached at the start.
     """
     quieten_strangers()
+    check_bind(settings.bind)
     async with open_door(settings, stop=stop) as opened:
         if opened.peer is not None:
             await opened.peer.ready()

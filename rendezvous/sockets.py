@@ -15,7 +15,7 @@ from aiohttp import web
 from rendezvous.settings import Bind, RootSettings
 from swarm.errors import ConfigurationError
 
-__all__ = ["listen", "peer_address", "peer_port", "rpc_multiaddr"]
+__all__ = ["check_bind", "listen", "peer_address", "peer_port", "rpc_multiaddr"]
 
 log = structlog.get_logger()
 
@@ -34,11 +34,30 @@ async def listen(settings: RootSettings, runner: web.AppRunner) -> web.TCPSite:
     try:
         await site.start()
     except OSError as fault:
-        raise ConfigurationError(
-            f"the door can't listen on {bind.host}:{bind.port}: {fault.strerror or fault}",
-            hint="stop what listens there, or give another --bind",
-        ) from fault
+        raise _cannot_listen(bind, fault) from fault
     return site
+
+
+def check_bind(bind: Bind) -> None:
+    """Find out early whether the door will be able to listen, before the peer has met anybody.
+
+    Raises:
+        ConfigurationError: it won't.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as fault:
+        raise _cannot_listen(bind, fault) from fault
+
+
+def _cannot_listen(bind: Bind, fault: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"the door can't listen on {bind.host}:{bind.port}: {fault.strerror or fault}",
+        hint="stop what listens there, or give another --bind",
+    )
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -147,9 +147,9 @@ async def test_a_second_root_on_the_same_directory_is_refused(tmp_path: Path) ->
 async def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
     port = free_port()
     async with root(tmp_path, "--bind", f"127.0.0.1:{port}", "--p2p", "off"):
-        other = await run(tmp_path, "run", "--data", str(tmp_path / "other"), "--bind", f"127.0.0.1:{port}",
-                          "--p2p", "off")  # fmt: skip
+        other = await run(tmp_path, "run", "--data", str(tmp_path / "other"), "--bind", f"127.0.0.1:{port}")
     assert other.code == 2
+    assert not (tmp_path / "other").exists(), "nothing was begun"
     assert f"127.0.0.1:{port}" in other.err
     assert "--bind" in other.err
     assert "Traceback" not in other.err
