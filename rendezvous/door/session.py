@@ -199,7 +199,7 @@ async def _converse(door: Door, one: _Session, worker: Worker) -> None:
                     return
                 answer: Frame = TurnRefused(n=0, error=error_body(Refusal(RefusalCode.BAD_REQUEST, str(fault))))
             else:
-                answer = await _answer(door, worker, turn)
+                answer = await _answer(door, one, worker, turn)
             try:
                 await one.send(answer)
             except (TimeoutError, ConnectionError):
@@ -218,11 +218,13 @@ def _read(message: WSMessage) -> Turn:
     return turn
 
 
-async def _answer(door: Door, worker: Worker, turn: Turn) -> Frame:
+async def _answer(door: Door, one: _Session, worker: Worker, turn: Turn) -> Frame:
     if door.is_stopping():
         stopping = Refusal(RefusalCode.SHUTTING_DOWN, "the root is stopping; come back in a moment", 2.0)
         return TurnRefused(n=turn.n, error=error_body(stopping))
-    refusal: Refusal | None
+    refusal = door.limiter.charge_key(one.caller.digest)
+    if refusal is not None:
+        return TurnRefused(n=turn.n, error=error_body(refusal))
     try:
         answer = await door.turns.take(worker.ref, worker.payout, turn, seen_at=door.wall(), way="session")
     except SwarmError as fault:

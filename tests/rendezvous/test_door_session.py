@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from rendezvous.door import session as session_module
+from rendezvous.door.limits import Limits, RateLimiter
 from rendezvous.ledger.ops import RevokeKey
 from swarm.wire import encode
 from tests.rendezvous.door_harness import Stage, Worker, door
@@ -178,6 +179,20 @@ async def test_a_flood_of_what_is_no_turn_ends_the_session(tmp_path: Path) -> No
             for _ in range(session_module.MAX_FAULTS):
                 assert (await session.hear())["frame"] == "refused"
             assert await session.closed() == session_module.CLOSE_POLICY
+
+
+async def test_who_takes_turns_too_often_over_a_session_is_told_when_to_come_back(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, now_s = await stage.worker("alice"), [0.0]
+        limiter = RateLimiter(Limits(key_rate_per_s=0.5, key_burst=3), clock=lambda: now_s[0])
+        object.__setattr__(stage.door, "limiter", limiter)
+        async with talk(stage, alice) as session:  # the upgrade is a call too
+            frames = [await session.take() for _ in range(3)]
+            assert [frame["frame"] for frame in frames] == ["turn", "turn", "refused"]
+            assert (frames[2]["n"], frames[2]["error"]["code"]) == (3, "rate_limited")
+            assert frames[2]["error"]["retry_after_s"] == 2.0
+            now_s[0] += 2.0
+            assert (await session.take())["frame"] == "turn"
 
 
 async def test_a_session_needs_a_workers_key_and_an_upgrade(tmp_path: Path) -> None:
