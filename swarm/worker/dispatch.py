@@ -160,6 +160,7 @@ class Dispatch:
             report=self._report,
             adopt=self._adopt,
             give_back=self._give_back,
+            abandon=self._abandon,
             hold=self._turns.hold,
             resume=self._resume,
             judge=self._judge,
@@ -190,6 +191,9 @@ class Dispatch:
         self._turns.hold(HOLD_ROOM if deferred.disk_full else HOLD_DEFERRED, until=now + wait_s)
         log.info("task_deferred", why=deferred.detail, wait_s=round(wait_s, 3))
         self.apply(self._turns.give_back(deferred.grant.fence, now))
+
+    def _abandon(self, fence: int) -> None:
+        self.apply(self._turns.give_back(fence, self._clock()))
 
     def _succeeded(self, executed: Executed) -> None:
         self._counters.items += sum(outcome.record_count or 0 for outcome in executed.manifest.outcomes)

@@ -81,6 +81,7 @@ class Hooks:
         report: say an outcome; False where its lease is gone, so that it isn't said.
         adopt: say an outcome of an earlier boot.
         give_back: release a lease; the seconds say how long to ask for less.
+        abandon: release a lease whose result is lost here.
         hold: stop asking, for a reason.
         resume: end that.
         judge: whether a failure is our own fault, so that it is given back instead.
@@ -91,6 +92,7 @@ class Hooks:
     report: Callable[[Done | Failed], bool]
     adopt: Callable[[Done | Failed], None]
     give_back: Callable[[Deferred], None]
+    abandon: Callable[[int], None]
     hold: Callable[[str], None]
     resume: Callable[[str], None]
     judge: Callable[[Broken], bool]
@@ -346,6 +348,10 @@ class Uploads:
         key = (report.task, report.fence)
         record = self._journal.get(*key)
         if record is None or record.manifest is None:
+            log.error("result_lost", task_id=report.task, fence=report.fence, reason="the journal doesn't have it")
+            self._unreadable.pop(key, None)
+            self._earlier.discard(key)
+            self._hooks.abandon(report.fence)
             return
         tries = self._unreadable[key] = self._unreadable.get(key, 0) + 1
         log.warning("result_unreadable", task_id=report.task, fence=report.fence, tries=tries)
@@ -385,6 +391,7 @@ class Uploads:
                 record = self._journal.get(*key)
                 if record is None or record.manifest is None:
                     del self._backlog[key]
+                    self._hooks.abandon(key[1])
                 elif await self._upload(record):
                     self._backlog.pop(key, None)
                 else:

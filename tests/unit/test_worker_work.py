@@ -24,7 +24,8 @@ from swarm.identity import Identity
 from swarm.model import Status
 from swarm.testing import MemoryDoor, MemoryIpfs
 from swarm.wire import ErrorBody, TaskBody
-from swarm.worker.journal import open_journal
+from swarm.worker.journal import Journal, open_journal
+from swarm.worker.records import Record
 from swarm.worker.run import Means, work
 from swarm.worker.settings import WorkerSettings
 
@@ -392,6 +393,32 @@ async def test_blocks_that_the_root_cannot_read_are_uploaded_again(
     async with alice_at(tmp_path, door, uploader):
         await door.until_status(door.submit(spec={"size": 100}), Status.COMPLETED)
     assert forgotten
+
+
+async def test_a_result_that_is_neither_with_the_root_nor_here_is_given_back_and_frees_its_slot(
+    tmp_path: Path, jumping_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgetful(MemoryIpfs):
+        def put_blocks(self, blocks: Any) -> None:
+            if lost:
+                super().put_blocks(blocks)
+            else:
+                lost.append(True)  # says that it took them
+
+    def lose(self: Journal, task: str, fence: int) -> Record | None:
+        monkeypatch.undo()
+        self.forget(task, fence)
+        return None
+
+    lost: list[bool] = []
+    uploader = Forgetful()
+    door = MemoryDoor(clock=trio.current_time, ipfs=uploader)
+    monkeypatch.setattr(Journal, "get", lose)
+    with trio.fail_after(300):
+        async with alice_at(tmp_path, door, uploader, slots=1):
+            task = door.submit(spec={"size": 100})
+            await door.until_status(task, Status.COMPLETED)
+    assert door.tasks[task].completions == 1
 
 
 async def test_a_deferred_task_is_given_back_uncounted_and_others_run(
