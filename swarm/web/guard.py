@@ -28,6 +28,8 @@ from swarm.web.capture import TaskFailed
 #: One address of several may be dead (a host without working IPv6, say); the next is tried after this long.
 ATTEMPT_S: Final = 4.0
 
+#: How a cloud's metadata service is called in a refusal.
+METADATA: Final = "metadata"
 #: IANA's special-purpose registries. ``ipaddress.is_global`` changed between Python releases, so they are listed.
 _SPECIAL_V4: Final = tuple(
     (IPv4Network(text), why)
@@ -139,8 +141,9 @@ class Guard:
     """The address policy of one process.
 
     Args:
-        allow_private: the owner lets tasks reach this machine and all its networks.
-        allow_networks: the owner lets tasks reach these networks only, beside the public ones.
+        allow_private: the owner lets tasks reach this machine and all its networks; not a cloud's metadata service,
+            which hands out the machine's own credentials.
+        allow_networks: the owner lets tasks reach these networks only, beside the public ones; metadata too.
         resolve: how names become addresses.
     """
 
@@ -164,11 +167,11 @@ class Guard:
             raise TaskFailed(Reason.DNS, f"{host}: {fault}") from fault
         if not addresses:
             raise TaskFailed(Reason.DNS, f"{host} has no address")
-        if self.allow_private:
-            return addresses
         for address in addresses:
             why = why_refused(address)
-            if why is not None and not self._is_allowed(address):
+            if why is None or self._is_allowed(address):
+                continue
+            if not self.allow_private or why.startswith(METADATA):
                 raise TaskFailed(Reason.ADDRESS_REFUSED, f"{host} is {address}, a {why} address")
         return addresses
 

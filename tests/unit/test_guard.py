@@ -104,6 +104,15 @@ async def test_an_owner_may_let_tasks_reach_private_addresses() -> None:
     assert await guard.vet("inside.example", 80) == ("10.0.0.7", "::1")
 
 
+@pytest.mark.parametrize("address", ["169.254.169.254", "168.63.129.16", "fd00:ec2::254", "64:ff9b::a9fe:a9fe"])
+async def test_a_clouds_metadata_service_is_opened_by_name_only(address: str) -> None:
+    with pytest.raises(TaskFailed, match="metadata"):
+        await Guard(allow_private=True, resolve=resolving("10.0.0.7", address)).vet("inside.example", 80)
+
+    named = Guard(allow_private=True, allow_networks=(address,), resolve=resolving(address))
+    assert await named.vet("inside.example", 80) == (address,)
+
+
 async def test_an_owner_may_open_one_network_and_no_other() -> None:
     guard = Guard(allow_networks=("10.1.0.0/16", "fd00::/8"), resolve=resolving("10.1.2.3", "fd00::7", "8.8.8.8"))
     assert len(await guard.vet("inside.example", 80)) == 3
