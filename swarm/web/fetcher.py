@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import email.message
+import itertools
 import ssl
 import time
 from collections import OrderedDict
@@ -127,6 +128,7 @@ class _Origin:
     """What we know of one origin: its rules while they are fresh, and when the next request may leave."""
 
     turn: trio.Lock = attrs.field(factory=trio.Lock)
+    users: int = 0
     rules: Rules | None = None
     crawl_delay_s: float = 0.0
     fresh_until: float = 0.0
@@ -193,22 +195,24 @@ class Fetcher:
 
     async def _hop(self, url: str, caps: Caps, limit: trio.CancelScope) -> Hop:
         addresses = await self._guard.vet(*host_and_port(url))
-        origin = self._origin(origin_of(url))
-        with _uncounted(limit):
-            rules = await self._rules(origin_of(url), origin)
-        if not rules.allowed(url):
-            raise TaskFailed(Reason.ROBOTS, f"robots.txt of {origin_of(url)} doesn't let {AGENT} ask for {url[:200]}")
-        if not origin.crawl_delay_s:
-            return await get_once(url, addresses, user_agent=self._agent, tls=self._tls, caps=caps)
-        with _uncounted(limit):
-            await origin.turn.acquire()
-        try:
+        with self._using(origin_of(url)) as origin:
             with _uncounted(limit):
-                await trio.sleep_until(origin.free_at)
-            return await get_once(url, addresses, user_agent=self._agent, tls=self._tls, caps=caps)
-        finally:
-            origin.free_at = trio.current_time() + origin.crawl_delay_s
-            origin.turn.release()
+                rules = await self._rules(origin_of(url), origin)
+            if not rules.allowed(url):
+                raise TaskFailed(
+                    Reason.ROBOTS, f"robots.txt of {origin_of(url)} doesn't let {AGENT} ask for {url[:200]}"
+                )
+            if not origin.crawl_delay_s:
+                return await get_once(url, addresses, user_agent=self._agent, tls=self._tls, caps=caps)
+            with _uncounted(limit):
+                await origin.turn.acquire()
+            try:
+                with _uncounted(limit):
+                    await trio.sleep_until(origin.free_at)
+                return await get_once(url, addresses, user_agent=self._agent, tls=self._tls, caps=caps)
+            finally:
+                origin.free_at = trio.current_time() + origin.crawl_delay_s
+                origin.turn.release()
 
     async def _rules(self, name: str, origin: _Origin) -> Rules:
         """The rules of an origin; many that want them at once ask the door once."""
@@ -247,9 +251,28 @@ class Fetcher:
     def _origin(self, name: str) -> _Origin:
         origin = self._origins.setdefault(name, _Origin())
         self._origins.move_to_end(name)
-        if len(self._origins) > MAX_ORIGINS:
-            self._origins.popitem(last=False)
+        self._forget_oldest()
         return origin
+
+    @contextlib.contextmanager
+    def _using(self, name: str) -> Iterator[_Origin]:
+        """An origin that isn't forgotten meanwhile: a second one of that name wouldn't keep the crawl-delay of both."""
+        origin = self._origin(name)
+        origin.users += 1
+        try:
+            yield origin
+        finally:
+            origin.users -= 1
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Forget what was used least recently; never the newest, nor one in use: those are as many as slots."""
+        excess = len(self._origins) - MAX_ORIGINS
+        if excess <= 0:
+            return
+        *older, _ = self._origins.items()
+        for name in itertools.islice((name for name, origin in older if not origin.users), excess):
+            del self._origins[name]
 
     def _captured(self, url: str, hop: Hop, *, took_s: float) -> Capture:
         why = why_blocked(hop.status, hop.headers, hop.body)

@@ -532,6 +532,36 @@ async def test_a_crawl_delay_is_kept_between_requests_and_not_counted_against_th
     assert took_s >= 2 * delay_s
 
 
+async def test_an_origin_in_use_keeps_its_crawl_delay_when_many_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.web.fetcher.MAX_ORIGINS", 1)
+    delay_s = 0.3
+    asked: list[str] = []
+
+    async def robots(origin: str) -> RobotsAnswer:
+        asked.append(origin)
+        if len(asked) == 1:  # while the first request waits for this answer
+            fetcher.learn("http://other.example/", "", fresh_s=3600)
+            nursery.start_soon(fetcher.get, f"{site.url}/")
+            await trio.testing.wait_all_tasks_blocked()
+        return RobotsAnswer(
+            origin=origin,
+            rules=f"User-agent: task-swarm\nCrawl-delay: {delay_s}\n",
+            fresh_s=3600,
+            crawl_delay_s=delay_s,
+        )
+
+    with open_site({"/": reply()}) as site:
+        async with fetching(robots) as fetcher:
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fetcher.get, f"{site.url}/")
+            took_s = trio.current_time() - began
+
+    assert len(site.asked) == 2
+    assert took_s >= delay_s
+    assert len(fetcher._origins) == 1
+
+
 # ── blocks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
