@@ -1,7 +1,8 @@
 """How often may this key, or this address, call? Token buckets in memory, generous by default.
 
 A call with a valid key, and each turn of a session, is charged to the key; one without is charged to its address, so
-that guessing keys is slow and a crowd behind one address isn't punished for it. This module knows no ledger and no route.
+that guessing keys is slow and a crowd behind one address isn't punished for it. This module knows no ledger and no
+route.
 """
 
 from __future__ import annotations

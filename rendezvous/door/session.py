@@ -61,9 +61,10 @@ _ROOM_BYTES: Final = 64
 class _Session:
     """One open session; ``rendezvous.fleet.Pushes``."""
 
-    def __init__(self, socket: web.WebSocketResponse, caller: Caller) -> None:
+    def __init__(self, socket: web.WebSocketResponse, caller: Caller, transport: asyncio.WriteTransport | None) -> None:
         self.socket = socket
         self.caller = caller
+        self._transport = transport
         self._queue: asyncio.Queue[Frame] = asyncio.Queue(MAX_QUEUED)
         self._nudging = False
         self._end: tuple[int, str] | None = None
@@ -89,9 +90,19 @@ class _Session:
             self.close(CLOSE_POLICY, "too slow: pushes were left unread")
 
     async def send(self, frame: Frame) -> None:
-        """Send one frame; a worker that doesn't take it in time is cut."""
-        async with asyncio.timeout(SEND_TIMEOUT_S):
-            await self.socket.send_bytes(encode(frame))
+        """Send one frame.
+
+        Raises:
+            TimeoutError: the worker didn't take it in time; it was cut, since a goodbye wouldn't reach it either.
+            ConnectionError: the worker has gone.
+        """
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self.socket.send_bytes(encode(frame))
+        except (TimeoutError, ConnectionError):
+            if self._transport is not None:
+                self._transport.abort()
+            raise
 
     async def push(self) -> None:
         """Send what was queued, until the session is to end; then end it."""
@@ -107,6 +118,9 @@ class _Session:
                 if isinstance(frame, Nudge):
                     self._nudging = False
                 await self.send(frame)
+        except (TimeoutError, ConnectionError):
+            log.info("session_cut", reason="the worker doesn't read its pushes", worker=self.caller.owner)
+            self.close(CLOSE_POLICY, "too slow: a push was left unread")
         finally:
             ending.cancel()
         code, reason = self._end or (CLOSE_GOING_AWAY, "")
@@ -166,7 +180,7 @@ async def session(door: Door, call: Call) -> web.StreamResponse | Refusal:
     worker = await door.fleet.met(caller.worker, caller.payout)
     socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=MAX_TURN_BYTES + _ROOM_BYTES)
     await socket.prepare(call.request)
-    one = _Session(socket, caller)
+    one = _Session(socket, caller, call.request.transport)
     if worker.session is not None:
         worker.session.close(CLOSE_REPLACED, "another session of this worker was opened")
     worker.session = one

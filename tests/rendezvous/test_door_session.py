@@ -15,6 +15,7 @@ import pytest
 
 from rendezvous.door import session as session_module
 from rendezvous.door.limits import Limits, RateLimiter
+from rendezvous.fleet import Worker as Known
 from rendezvous.ledger.ops import RevokeKey
 from swarm.wire import encode
 from tests.rendezvous.door_harness import Stage, Worker, door
@@ -193,6 +194,29 @@ async def test_who_takes_turns_too_often_over_a_session_is_told_when_to_come_bac
             assert frames[2]["error"]["retry_after_s"] == 2.0
             now_s[0] += 2.0
             assert (await session.take())["frame"] == "turn"
+
+
+async def test_a_worker_that_does_not_read_its_pushes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "SEND_TIMEOUT_S", 0.2)
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            await session.take()
+            (worker,) = stage.door.fleet.all()
+            assert worker.session is not None
+            for _ in range(30):  # more than what the two sockets hold, left unread
+                worker.session.cancel(("a" * 36,) * 20_000)
+            async with asyncio.timeout(5):
+                await _ended(stage, worker)
+        async with talk(stage, alice) as session:
+            assert (await session.take())["frame"] == "turn"
+
+
+async def _ended(stage: Stage, worker: Known) -> None:
+    while True:
+        if worker.session is None and len(stage.door.sessions) == 0:
+            return
+        await asyncio.sleep(0.02)
 
 
 async def test_a_session_needs_a_workers_key_and_an_upgrade(tmp_path: Path) -> None:
