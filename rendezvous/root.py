@@ -165,6 +165,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
                 directory.blocks, ipfs=settings.ipfs, max_bytes=settings.max_disk, inline=inline_manifests(ledger)
             )
         )
+        charter = attrs.evolve(charter, stores=await store.peer_ids())
         await keep_operator_key(directory, ledger)
         door = await build_door(
             settings,

@@ -89,6 +89,9 @@ class RootStore(Protocol):
     async def delete(self, cid: Cid) -> bool:
         """Remove a block; whether it was kept here. One in the ledger isn't removed."""
 
+    async def peer_ids(self) -> tuple[str, ...]:
+        """As which libp2p peers it asks others for blocks, beside the root; none where it isn't known."""
+
     async def cids(self) -> list[Cid]:
         """All blocks that are kept, without those in the ledger."""
 
@@ -176,6 +179,10 @@ class DirectoryStore:
     async def delete(self, cid: Cid) -> bool:
         """See ``RootStore``."""
         return await asyncio.to_thread(self._blocks.delete, cid)
+
+    async def peer_ids(self) -> tuple[str, ...]:
+        """See ``RootStore``."""
+        return ()
 
     async def cids(self) -> list[Cid]:
         """See ``RootStore``."""
@@ -311,6 +318,15 @@ class KuboStore:
             was_kept = await self._size(cid) is not None
         await self._call("block/rm", {"arg": cid, "force": "true"})
         return was_kept
+
+    async def peer_ids(self) -> tuple[str, ...]:
+        """See ``RootStore``. A Kubo whose RPC doesn't allow ``id`` keeps blocks all the same."""
+        try:
+            peer_id = self._decode(await self._ask("id", {})).get("ID")
+        except (_KuboError, IpfsUnreachable) as fault:
+            log.warning("kubo_id_unknown", reason=str(fault))
+            return ()
+        return (peer_id,) if isinstance(peer_id, str) and peer_id else ()
 
     async def cids(self) -> list[Cid]:
         """See ``RootStore``."""

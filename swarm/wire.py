@@ -540,6 +540,8 @@ class SwarmSettings(Answer, frozen=True):
     versions: dict[str, str] = {}
     limits: dict[str, int] = {}
     dht: DhtSettings = DhtSettings()
+    #: The peer ids of the Kubos that keep the roots' blocks: workers serve them, and believe no gossip of theirs.
+    stores: tuple[str, ...] = ()
 
 
 class Settings(Answer, frozen=True):

@@ -72,6 +72,7 @@ class Charter:
         network_id: tells this swarm from every other.
         doors: the URLs that it answers at.
         allowed: addresses that may enrol where admission is ``allowlist``.
+        stores: the peer ids of the Kubos that keep our blocks.
     """
 
     seed: bytes = attrs.field(repr=False)
@@ -81,6 +82,7 @@ class Charter:
     doors: tuple[str, ...]
     allowed: frozenset[str] = frozenset()
     ethereum: EthereumSettings | None = None
+    stores: tuple[str, ...] = ()
 
     @property
     def key_id(self) -> str:
@@ -163,6 +165,7 @@ class Site:
                 doors=charter.doors,
                 versions={"root": __version__, "protocol": "1"},
                 limits=dict(_LIMITS),
+                stores=charter.stores,
             ),
             challenge=self.new_challenge(),
         )

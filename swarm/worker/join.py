@@ -143,7 +143,7 @@ async def peer_config(
         mdns=settings.mdns,
         psk=_read_psk(settings.psk),
         known_peers=identity.directory / KNOWN_PEERS_FILE,
-        serve_to="any" if "any" in settings.serve_to else frozenset(settings.serve_to),
+        serve_to="any" if "any" in settings.serve_to else frozenset(settings.serve_to) | frozenset(swarm.swarm.stores),
     )
     return config
 

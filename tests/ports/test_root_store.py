@@ -235,6 +235,13 @@ async def test_what_others_keep_in_the_same_kubo_is_never_touched(kubo: Kubo, tm
         assert await store.get(cid) == theirs.read_bytes()
 
 
+async def test_the_peer_that_asks_others_for_blocks_is_the_kubo(kubo: Kubo, tmp_path: Path) -> None:
+    async with open_store(tmp_path, ipfs=kubo.multiaddr) as store:
+        assert await store.peer_ids() == (kubo.command("id", "-f", "<id>").strip(),)
+    async with open_store(tmp_path) as store:
+        assert await store.peer_ids() == ()
+
+
 async def test_kubos_own_collector_leaves_what_was_put(kubo: Kubo, tmp_path: Path) -> None:
     data = os.urandom(2 * LEAF_BYTES)
     dag = build(data)

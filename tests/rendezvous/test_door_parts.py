@@ -147,6 +147,15 @@ def test_settings_are_signed_by_the_swarms_key(site: Site) -> None:
     assert site.check_challenge(settings.challenge) is None
 
 
+def test_settings_name_the_kubos_that_keep_the_blocks_apart_from_the_roots() -> None:
+    charter = Charter(seed=SEED, name="test", network_id="net", admission="open", doors=(), stores=("12D3Kubo",))
+    site = Site(charter, peer=lambda: None, clock=Clock())
+    settings, _ = verify_settings(encode(site.signed()), key_id=site.key_id)
+
+    assert settings.swarm.stores == ("12D3Kubo",)
+    assert settings.swarm.roots == (site.key_id,)
+
+
 def test_a_challenge_is_good_for_five_minutes(site: Site, clock: Clock) -> None:
     challenge = site.new_challenge()
     clock.now += CHALLENGE_S

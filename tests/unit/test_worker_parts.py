@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -15,16 +16,18 @@ from swarm.content.cid import LEAF_BYTES, build
 from swarm.content.manifest import UrlOutcome
 from swarm.errors import ConfigurationError, StoreFull
 from swarm.executors.base import Execution, Tools
+from swarm.identity import open_identity
 from swarm.wire import Grant, Hello, PeerSettings, Settings, SwarmSettings, TaskBody
 from swarm.worker import Worker
 from swarm.worker.effects import StopReason
 from swarm.worker.embed import FunctionExecutor
 from swarm.worker.execute import clean, run_grant
 from swarm.worker.ipfs_address import door_multiaddr, ipfs_address
-from swarm.worker.join import listen_by_default
+from swarm.worker.join import listen_by_default, peer_config
 from swarm.worker.leases import Executions, boottime
 from swarm.worker.results import Broken, Deferred, Executed
 from swarm.worker.selfcheck import FIRST_WAIT_S, LAST_WAIT_S, SelfCheck, relation
+from swarm.worker.settings import WorkerSettings
 from swarm.worker.storage import ContentLostError, Storage
 from swarm.worker.tell import why_idle
 from swarm.worker.turns import Turns
@@ -36,6 +39,19 @@ def swarm_at(ipfs: str | None, *doors: str) -> Settings:
     peer = PeerSettings(id="peer", addrs=(), ipfs=ipfs, topic="topic")
     swarm = SwarmSettings(name="s", network_id="n", rendezvous_tag="t", admission="open", roots=(), doors=doors)
     return Settings(peer=peer, ethereum=None, swarm=swarm, challenge="")
+
+
+# ── whom our peer believes and serves ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_roots_kubo_is_served_blocks_and_not_believed(tmp_path: Path) -> None:
+    swarm = swarm_at(None, "http://127.0.0.1:1")
+    swarm = msgspec.structs.replace(swarm, swarm=msgspec.structs.replace(swarm.swarm, stores=("kubo",)))
+    with open_identity(tmp_path) as identity:
+        config = await peer_config(WorkerSettings(serve_to=("bob",)), identity, swarm, door_url="http://127.0.0.1:1")
+    assert config is not None
+    assert config.serve_to == {"kubo", "bob"}
+    assert config.roots == {"peer"}
 
 
 # ── is it the sites, or is it us? ─────────────────────────────────────────────────────────────────────────────────
