@@ -35,6 +35,9 @@ class Limits:
     key_burst: float = 10_000.0
     address_rate_per_s: float = 100.0
     address_burst: float = 500.0
+    #: Rules of sites that a worker holds no task of: pages redirect there, but seldom to new ones.
+    stray_rate_per_s: float = 5.0
+    stray_burst: float = 20.0
 
 
 @attrs.define
@@ -58,13 +61,18 @@ class RateLimiter:
 
     def charge_key(self, digest: bytes) -> Refusal | None:
         """Take one token of a key's bucket, or refuse."""
-        return self._charge(digest, self._limits.key_rate_per_s, self._limits.key_burst, "this key")
+        return self._charge(digest, self._limits.key_rate_per_s, self._limits.key_burst, "this key called")
 
     def charge_address(self, address: str) -> Refusal | None:
         """Take one token of an address's bucket, or refuse."""
-        return self._charge(address, self._limits.address_rate_per_s, self._limits.address_burst, "this address")
+        return self._charge(address, self._limits.address_rate_per_s, self._limits.address_burst, "this address called")
 
-    def _charge(self, name: Hashable, rate_per_s: float, burst: float, whose: str) -> Refusal | None:
+    def charge_stray(self, digest: bytes) -> Refusal | None:
+        """Take one token of a key's bucket for sites that it holds no task of, or refuse."""
+        said = "this key asked for robots.txt of sites that it holds no task of"
+        return self._charge(("stray", digest), self._limits.stray_rate_per_s, self._limits.stray_burst, said)
+
+    def _charge(self, name: Hashable, rate_per_s: float, burst: float, said: str) -> Refusal | None:
         now = self._clock()
         bucket = self._buckets.get(name)
         if bucket is None:
@@ -81,7 +89,7 @@ class RateLimiter:
         wait_s = (1 - bucket.tokens) / rate_per_s if rate_per_s > 0 else math.inf
         return Refusal(
             RefusalCode.RATE_LIMITED,
-            f"{whose} called more than {rate_per_s:g} times a second; slow down",
+            f"{said} more than {rate_per_s:g} times a second; slow down",
             min(wait_s, 3600.0),
         )
 

@@ -3,6 +3,9 @@
 A crawl-delay slows the host's bucket, never quickens it. A site whose robots.txt can't be read now is held until it is
 asked again: else its tasks would be granted and given back in circles. A fault that lies in the address itself (no such
 name, nobody listens, a bad certificate) holds nothing: each task of it fails by itself.
+
+Sites that the worker holds no task of (a page redirected there) are asked slowly, so that no worker can have the root
+call on the whole web.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import HoldHost, SetHostPace
 from swarm.content.urls import canonical, host_of
 from swarm.model import Reason, Refusal, RefusalCode
+from swarm.web.transfer import origin_of
 from swarm.wire import RobotsAnswer
 
 __all__ = ["HostPaces", "robots"]
@@ -82,6 +86,19 @@ class HostPaces:
 async def robots(door: Door, call: Call) -> RobotsAnswer | Refusal:
     """The rules of one origin for our agent."""
     origin = canonical(call.queries["origin"])
+    refusal = await _stray(door, call, origin)
+    if refusal is not None:
+        return refusal
     answer = await door.robots.rules(origin)
     await door.paces.heed(host_of(origin), answer)
     return answer
+
+
+async def _stray(door: Door, call: Call, origin: str) -> Refusal | None:
+    """Charge a look-up that would ask a site which the worker holds no task of."""
+    if door.robots.at_hand(origin_of(origin)) is not None:
+        return None
+    worker = call.who.worker
+    if worker is not None and await door.ledger.read(lambda reader: reader.holds_host(worker, host_of(origin))):
+        return None
+    return door.limiter.charge_stray(call.who.digest)

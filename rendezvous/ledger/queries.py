@@ -344,6 +344,23 @@ class LedgerReader:
         )
         return [LeaseRef(task, fence) for task, fence in self._rows(statement)]
 
+    def holds_host(self, worker: WorkerRef, host: str) -> bool:
+        """Whether a worker holds a task of a host."""
+        statement = (
+            sa.select(t.tasks.c.id)
+            .join(t.workers, t.workers.c.n == t.tasks.c.worker)
+            .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
+            .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+            .where(
+                t.tasks.c.status == sa.literal_column(f"'{Status.ACTIVE.value}'"),
+                t.workers.c.address == worker.address,
+                t.workers.c.instance == worker.instance,
+                t.hosts.c.host == host,
+            )
+            .limit(1)
+        )
+        return bool(self._rows(statement))
+
     def refusals(
         self, task: TaskId, workers: Sequence[tuple[WorkerRef, WorkerFacts]], *, now: float
     ) -> list[tuple[WorkerRef, Refusal | None]]:

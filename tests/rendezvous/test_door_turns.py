@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from rendezvous import fleet as fleet_module
+from rendezvous.door.limits import Limits, RateLimiter
 from rendezvous.wiring import save_workers
 from swarm.content.cid import build, raw_cid
 from swarm.content.manifest import ContentRef, UrlOutcome
+from swarm.model import Refusal
+from swarm.wire import RobotsAnswer
 from tests.rendezvous.door_harness import HELLO, Stage, Worker, door
 
 
@@ -342,3 +345,40 @@ async def test_a_worker_that_was_forgotten_is_granted_tasks_by_what_it_said_befo
         await granted(stage, alice, 1)
         (listed,) = (await stage.operator.get("/v1/workers")).data["items"]
         assert (listed["address"], set(listed["kinds"])) == (alice.address, {"noop", "fetch"})
+
+
+class _Web:
+    """A root's robots.txt where every site has one, and none is at hand."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def rules(self, origin: str) -> RobotsAnswer | Refusal:
+        self.asked.append(origin)
+        return RobotsAnswer(origin=origin, rules="", fresh_s=60.0)
+
+    def at_hand(self, _origin: str) -> RobotsAnswer | None:
+        return None
+
+
+async def test_rules_of_sites_that_a_worker_holds_no_task_of_are_asked_for_slowly(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, bob, web, now_s = await stage.worker("alice"), await stage.worker("bob"), _Web(), [0.0]
+        limiter = RateLimiter(Limits(stray_rate_per_s=0.5, stray_burst=2), clock=lambda: now_s[0])
+        object.__setattr__(stage.door, "limiter", limiter)
+        object.__setattr__(stage.door, "robots", web)
+        (grant,) = await granted(stage, alice, 1)
+        assert grant["task"]["urls"] == ["http://h0.example/"]
+
+        strays = [await alice.get(f"/v1/robots?origin=https://s{number}.example") for number in range(3)]
+        assert [reply.status for reply in strays] == [200, 200, 429]
+        assert (strays[2].code, strays[2].body["error"]["retry_after_s"]) == ("rate_limited", 2.0)
+        assert len(web.asked) == 2
+        for _ in range(3):
+            assert (await alice.get("/v1/robots?origin=http://h0.example")).status == 200
+        assert (await bob.get("/v1/robots?origin=http://h0.example")).status == 200
+        now_s[0] += 2.0
+        assert (await alice.get("/v1/robots?origin=https://s3.example")).status == 200
+
+        await alice.take(done=[alice.done(grant)])
+        assert (await alice.get("/v1/robots?origin=http://h0.example")).code == "rate_limited"
