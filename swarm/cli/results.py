@@ -1,7 +1,7 @@
 """``swarm results``: what a job found, each result checked against its CID, as JSON lines, JSON or CSV.
 
 A row is a record; where a kind makes none, a row is a URL with what was stored of it. Fields of ours begin with an
-underscore, so that they never meet the requester's own.
+underscore, and ``swarm submit`` refuses such names; what another kind calls by a name of ours is left out.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from swarm.client import Client, Result
 
 FORMATS: Final = ("jsonl", "csv", "json")
+OURS: Final = frozenset({"_url", "_task", "_meta", "_cid", "_status", "_reason", "_detail"})
 
 
 @click.command(
@@ -103,7 +104,7 @@ def rows_of(result: Result) -> Iterator[dict[str, Any]]:
     ours["_cid"] = result.cid
     if result.records:
         for record in result.records:
-            yield {**ours, **record}
+            yield ours | {name: value for name, value in record.items() if name not in OURS}
         return
     for outcome in result.manifest.outcomes:
         row = {**ours, "_url": outcome.url, "status": outcome.status, "final_url": outcome.final_url}

@@ -185,6 +185,11 @@ def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], 
         if not isinstance(told, dict):
             raise ConfigurationError("--spec is JSON, but no object", hint="such as --spec '{\"sleep_s\": 1}'")
     fields = dict(split_pairs("--extract", extract))
+    if ours := [name for name in fields if name.startswith("_")]:
+        raise ConfigurationError(
+            f"--extract {ours[0]}: names that begin with _ are the results' own, such as _url and _reason",
+            hint=f"such as --extract {ours[0].lstrip('_') or 'title'}={fields[ours[0]]}",
+        )
     if fields:
         told["extract"] = fields
     if (each or require) and not fields:

@@ -217,6 +217,7 @@ def test_submit_reads_stdin(swarm: Swarm, door: FakeDoor, tmp_path: Path, monkey
         (["ftp://site/1"], "argument: 'ftp://site/1' can't be fetched"),
         (["http://site/1", "--extract", "h1::text"], "--extract h1::text isn't NAME=VALUE"),
         (["http://site/1", "--extract", "a=b", "--extract", "a=c"], "--extract names a twice"),
+        (["http://site/1", "--extract", "_url=a::attr(href)"], "--extract _url: names that begin with _ are"),
         (["http://site/1", "--each", "tr"], "--each needs --extract"),
         (["http://site/1", "--extract", "a=b", "--require", "c"], "--require c isn't one of the fields"),
         (["http://site/1", "--spec", "{"], "--spec isn't JSON"),
@@ -394,6 +395,16 @@ def test_results_of_a_kind_without_records_are_urls(swarm: Swarm, door: FakeDoor
 
     (row,) = [json.loads(line) for line in swarm("results").out.splitlines()]
     assert (row["_url"], row["status"], row["size_bytes"]) == ("http://site/1", 200, 5)
+
+
+def test_fields_of_a_record_never_pass_for_the_results_own(swarm: Swarm, door: FakeDoor) -> None:
+    swarm("submit", "http://site/1")
+    record = {"_url": "http://elsewhere/", "_reason": "http_4xx", "_task": "1", "_id": 7, "title": "one"}
+    door.finish(next(iter(door.tasks)), record)
+
+    (row,) = [json.loads(line) for line in swarm("results").out.splitlines()]
+    assert (row["_url"], row["_task"], row["_id"], row["title"]) == ("http://site/1", next(iter(door.tasks)), 7, "one")
+    assert "_reason" not in row
 
 
 def test_results_into_a_directory_that_is_not_there_is_a_usage_error(swarm: Swarm, finished: list[str]) -> None:
