@@ -50,7 +50,7 @@ async def test_the_roots_kubo_is_served_blocks_and_not_believed(tmp_path: Path) 
     with open_identity(tmp_path) as identity:
         config = await peer_config(WorkerSettings(serve_to=("bob",)), identity, swarm, door_url="http://127.0.0.1:1")
     assert config is not None
-    assert config.serve_to == {"kubo", "bob"}
+    assert config.serve_to == frozenset({"kubo", "bob"})
     assert config.roots == {"peer"}
 
 
