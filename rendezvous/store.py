@@ -38,7 +38,7 @@ Inline = Callable[[Cid], Awaitable[bytes | None]]
 KUBO_TIMEOUT_S: Final = 30.0
 #: Pins of this name, and the Unix time of the put, are ours; so others' in the same Kubo are never touched.
 PIN_NAME: Final = "task-swarm/"
-OUR_PIN: Final = re.compile(re.escape(PIN_NAME) + r"([0-9]{1,15})")
+OUR_PIN: Final = re.compile(re.escape(PIN_NAME) + r"([0-9]{1,15}(?:\.[0-9]{1,6})?)")
 #: A line of ``pin/ls`` has some 150 bytes; an error some hundred.
 MAX_ANSWER_BYTES: Final = 64 * 1024
 #: What Kubo says where its disk, or its datastore's limit, is full.
@@ -100,7 +100,8 @@ class RootStore(Protocol):
 
         Args:
             keep: the roots of the contents to keep, with all blocks under them.
-            min_age_s: spare what was put within so many seconds: its result may not be recorded yet.
+            min_age_s: spare what was put within so many seconds before the call, and all that is put during it: its
+                result may not be recorded yet.
 
         Returns:
             How many blocks were removed, and their bytes.
@@ -334,6 +335,7 @@ class KuboStore:
 
     async def collect(self, keep: Iterable[Cid], *, min_age_s: float = ABANDONED_AFTER_S) -> tuple[int, int]:
         """See ``RootStore``."""
+        put_before = self._clock() - min_age_s
         pins = await self._pins()
         kept: set[Cid] = set()
         for root in keep:
@@ -348,7 +350,7 @@ class KuboStore:
         for cid in pins.keys() - kept:
             # Asked again: it may have been put meanwhile.
             put_at = (await self._pins(cid)).get(cid)
-            if put_at is not None and self._clock() - put_at >= min_age_s:
+            if put_at is not None and put_at <= put_before:
                 size_bytes = await self._size(cid)
                 if await self.delete(cid):
                     removed += 1
@@ -366,7 +368,7 @@ class KuboStore:
 
     async def _pin(self, cid: Cid) -> bool:
         """Make a block ours, as of now; False where it isn't here."""
-        name = f"{PIN_NAME}{int(self._clock())}"
+        name = f"{PIN_NAME}{self._clock():.6f}"
         try:
             await self._ask("pin/add", {"arg": cid, "recursive": "false", "name": name, "offline": "true"})
         except _KuboError as fault:

@@ -242,6 +242,25 @@ async def test_the_peer_that_asks_others_for_blocks_is_the_kubo(kubo: Kubo, tmp_
         assert await store.peer_ids() == ()
 
 
+async def test_what_is_put_while_a_kubo_is_collected_stays(kubo: Kubo) -> None:
+    clock, data = Clock(), b"put again meanwhile"
+
+    async def put_meanwhile(_cid: str) -> None:
+        clock.now += 0.25
+        await shared.put(raw_cid(data), data)
+
+    async with open_kubo_store(kubo.multiaddr, inline=put_meanwhile, clock=clock) as shared:
+        clock.now += 0.5
+        abandoned = await put(shared, b"abandoned")
+        assert await put(shared, data) == raw_cid(data)
+        clock.now += 0.125
+        # The ledger is asked for what isn't here, which is when the other is put.
+        assert await shared.collect([dag_pb_cid(b"absent")], min_age_s=0) == (1, 9)
+        assert not await shared.has(abandoned)
+        assert await shared.get(raw_cid(data)) == data
+        assert await shared.delete(raw_cid(data))
+
+
 async def test_kubos_own_collector_leaves_what_was_put(kubo: Kubo, tmp_path: Path) -> None:
     data = os.urandom(2 * LEAF_BYTES)
     dag = build(data)
