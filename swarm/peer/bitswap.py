@@ -34,6 +34,7 @@ from swarm.content.cid import (
     parse_file_node,
     verify_block,
 )
+from swarm.content.walk import MAX_DAG_BLOCKS
 from swarm.errors import ContentMismatch, MalformedInput, UnreachableError
 from swarm.groups import faults_in
 from swarm.model import Cid
@@ -324,10 +325,11 @@ class Bitswap:
 
         Raises:
             UnreachableError: the peer doesn't answer in time, or lacks a block.
-            MalformedInput: it is longer, or isn't a file.
+            MalformedInput: it is longer, has more than ``MAX_DAG_BLOCKS`` blocks, or isn't a file.
         """
         limit = trio.CapacityLimiter(FETCHES_AT_ONCE)
         deadline = trio.current_time() + timeout_s
+        known_blocks = 1
 
         async def read(part: Cid, size_bytes: int | None, depth: int) -> bytes:
             async with limit:
@@ -338,6 +340,10 @@ class Bitswap:
                 node = parse_file_node(block)
                 if node.size_bytes > max_bytes or depth == MAX_DEPTH:
                     raise MalformedInput(f"{part} claims {node.size_bytes} bytes where at most {max_bytes} are taken")
+                nonlocal known_blocks
+                known_blocks += len(node.links)
+                if known_blocks > MAX_DAG_BLOCKS:  # before any of them is asked for, or waits in a task
+                    raise MalformedInput(f"{cid} has more than {MAX_DAG_BLOCKS} blocks")
                 pieces = [node.data] + [b""] * len(node.links)
 
                 async def read_child(index: int, child: Cid, child_bytes: int) -> None:

@@ -113,6 +113,27 @@ async def test_a_content_longer_than_asked_for_is_refused() -> None:
             await root.fetch(alice.id, small.root, max_bytes=4, timeout_s=20)
 
 
+async def test_a_content_of_too_many_blocks_is_refused_before_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dag = build(os.urandom(3_000_000))
+    asked: list[Cid] = []
+
+    async def get(cid: Cid) -> bytes | None:
+        asked.append(cid)
+        return dag.blocks.get(cid)
+
+    async with open_pair({}) as (root, alice):
+        alice.serve_blocks(get)
+        monkeypatch.setattr("swarm.peer.bitswap.MAX_DAG_BLOCKS", len(dag.blocks) - 1)
+        with pytest.raises(MalformedInput, match="more than 3 blocks"):
+            await root.fetch(alice.id, dag.root, max_bytes=10**7, timeout_s=20)
+        assert asked == [dag.root]
+
+        monkeypatch.setattr("swarm.peer.bitswap.MAX_DAG_BLOCKS", len(dag.blocks))
+        assert len(await root.fetch(alice.id, dag.root, max_bytes=10**7, timeout_s=20)) == 3_000_000
+
+
 async def test_a_peer_that_sends_other_bytes_is_as_good_as_silent() -> None:
     async with open_peer(config("root")) as root, open_stranger() as mallory:
 
