@@ -6,6 +6,8 @@ stored lately is spared: its completion may still be on its way.
 
 from __future__ import annotations
 
+import time
+
 import structlog
 
 from rendezvous.directory import RootDirectory
@@ -37,7 +39,10 @@ async def collect(settings: RootSettings, directory: RootDirectory, *, min_age_s
             return reader.manifest(cid)
 
         async with open_store(directory.blocks, ipfs=settings.ipfs, inline=inline) as store:
-            return await store.collect(await kept_contents(reader, store), min_age_s=min_age_s)
+            started = time.monotonic()
+            kept = await kept_contents(reader, store)
+            # What was put since the ledger was read may have a result that isn't among these.
+            return await store.collect(kept, min_age_s=min_age_s + time.monotonic() - started)
     finally:
         engine.dispose()
 
