@@ -14,7 +14,7 @@ from rendezvous.door.call import Call
 from rendezvous.door.envelope import outcome_of
 from rendezvous.door.resources import Door
 from rendezvous.door.turns import grant_of
-from rendezvous.door.verify import verify_done
+from rendezvous.door.verify import verify_all
 from rendezvous.ledger.ops import FailedItem, LeaseRef, TakeTurn, TurnResult, WorkerFacts, WorkerRef
 from swarm.model import Refusal, RefusalCode
 from swarm.wire import (
@@ -104,15 +104,16 @@ async def complete(door: Door, call: Call) -> Outcome | Refusal:
     done = Done(
         task=task_id, fence=said.fence, cid=said.cid, manifest=said.manifest, ran_s=said.ran_s, proof=said.proof
     )
-    item = await verify_done(
-        done,
+    (item,) = await verify_all(
+        (done,),
         worker=ref,
         payout=call.who.payout or ref.address,
         network_id=door.site.charter.network_id,
         store=door.store,
+        ledger=door.ledger,
     )
     if isinstance(item, Refusal):
-        return await _foreign(door, ref, task_id, said.fence) or item
+        return item
     return await _end(door, ref, TakeTurn(worker=ref, boot="", facts=WorkerFacts(), done=(item,), partial=True))
 
 
@@ -155,20 +156,6 @@ async def _turn(door: Door, ref: WorkerRef, op: TakeTurn) -> TurnResult:
     for grant in result.granted:
         door.metrics.count("swarm_grants_total", via=grant.via.value)
     return result
-
-
-async def _foreign(door: Door, ref: WorkerRef, task_id: str, fence: int) -> Refusal | None:
-    """Whose task it is comes before what its result is worth: the guard answers a stranger first."""
-    view = await door.ledger.read(lambda reader: reader.task(task_id))
-    if view is None:
-        return _no_task(task_id)
-    if view.assignee is not None and (view.assignee, view.instance) != (ref.address, ref.instance):
-        return Refusal(
-            RefusalCode.INVALID_ASSIGNEE,
-            f"task {task_id} isn't yours: another worker has it",
-            details={"fence": fence, "status": view.status},
-        )
-    return None
 
 
 def _unbound() -> Refusal:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 import swarm
-from rendezvous.door.envelope import error_body, outcome_of, refusal_of
+from rendezvous.door.envelope import error_body, outcome_of
 from rendezvous.door.metrics import Metrics
-from rendezvous.door.verify import verify_done
+from rendezvous.door.verify import verify_all
 from rendezvous.fleet import Fleet, Worker
 from rendezvous.ledger.ops import (
     DoneItem,
@@ -31,9 +31,8 @@ from rendezvous.ledger.ops import (
 )
 from rendezvous.policy.versions import check_release
 from rendezvous.store import RootStore
-from swarm.errors import SwarmError
 from swarm.model import Address, Refusal, RefusalCode, TaskId
-from swarm.wire import Done, Grant, Outcome, Renewed, Turn, TurnAnswer
+from swarm.wire import Grant, Outcome, Renewed, Turn, TurnAnswer
 
 if TYPE_CHECKING:
     from rendezvous.ledger.ledger import Ledger
@@ -138,7 +137,14 @@ class Turns:
             del self._talks[ref]
 
     async def _take(self, worker: Worker, turn: Turn) -> TurnAnswer:
-        checked = await asyncio.gather(*(self._verify(worker, done) for done in turn.done))
+        checked = await verify_all(
+            turn.done,
+            worker=worker.ref,
+            payout=worker.payout,
+            network_id=self._network_id,
+            store=self._store,
+            ledger=self._ledger,
+        )
         verified = tuple(item for item in checked if isinstance(item, DoneItem))
         refused = [
             Ended(task=done.task, fence=done.fence, outcome=item)
@@ -183,17 +189,6 @@ class Turns:
         if worker.hungry:
             self._hungry()
         return self._answer(turn, result, refused)
-
-    async def _verify(self, worker: Worker, done: Done) -> DoneItem | Refusal:
-        try:
-            return await verify_done(
-                done, worker=worker.ref, payout=worker.payout, network_id=self._network_id, store=self._store
-            )
-        except SwarmError as fault:
-            refusal = refusal_of(fault)
-            if refusal is None:
-                raise
-            return refusal
 
     def _answer(self, turn: Turn, result: TurnResult, refused: list[Ended]) -> TurnAnswer:
         for grant in result.granted:

@@ -6,19 +6,55 @@ Whether the lease still holds is the ledger's question, not this one's.
 
 from __future__ import annotations
 
-from rendezvous.ledger.ops import DoneItem, SignedCompletion, WorkerRef
+import asyncio
+from collections.abc import Sequence
+
+from rendezvous.door.envelope import refusal_of
+from rendezvous.ledger.ledger import Ledger
+from rendezvous.ledger.ops import DoneItem, LeaseRef, SignedCompletion, WorkerRef
 from rendezvous.store import RootStore
 from swarm.content.cid import verify_block
 from swarm.content.manifest import decode_manifest
-from swarm.errors import ContentMismatch, MalformedInput
+from swarm.errors import ContentMismatch, MalformedInput, SwarmError
 from swarm.model import Address, Refusal, RefusalCode
 from swarm.receipts import completion_fault
 from swarm.wire import MAX_MANIFEST_BYTES, Completion, Done
 
-__all__ = ["verify_done"]
+__all__ = ["verify_all", "verify_done"]
 
 #: How many missing blocks a refusal names.
 SHOWN_MISSING = 10
+
+
+async def verify_all(
+    reported: Sequence[Done], *, worker: WorkerRef, payout: Address, network_id: str, store: RootStore, ledger: Ledger
+) -> list[DoneItem | Refusal]:
+    """Check reported results, in their order: only those that may end a lease, each task once.
+
+    To look at a result can cost the root a walk over many blocks; nobody makes it walk for a lease it doesn't have. The
+    others go to the ledger unverified, which refuses them, or answers a repeated one as before.
+
+    Raises:
+        SwarmError: ledger or store can't be asked now.
+    """
+    if not reported:
+        return []
+    leases = [LeaseRef(done.task, done.fence) for done in reported]
+    held = set(await ledger.read(lambda reader: reader.may_end(worker, leases)))
+
+    async def verify(done: Done, lease: LeaseRef) -> DoneItem | Refusal:
+        if lease not in held:
+            return DoneItem(task=done.task, fence=done.fence, cid=done.cid, size_bytes=0, verified=False)
+        held.remove(lease)
+        try:
+            return await verify_done(done, worker=worker, payout=payout, network_id=network_id, store=store)
+        except SwarmError as fault:
+            refusal = refusal_of(fault)
+            if refusal is None:
+                raise
+            return refusal
+
+    return await asyncio.gather(*(verify(done, lease) for done, lease in zip(reported, leases, strict=True)))
 
 
 async def verify_done(

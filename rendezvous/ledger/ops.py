@@ -109,7 +109,10 @@ class SignedCompletion(_Value, frozen=True, kw_only=True):
 
 
 class DoneItem(_Value, frozen=True, kw_only=True):
-    """A result that the door has verified: the manifest and all that it names are readable."""
+    """A result that the door has verified: the manifest and all that it names are readable.
+
+    One that wasn't ``verified``, since the door saw no lease that it could end, is answered and ends nothing.
+    """
 
     task: TaskId
     fence: int
@@ -119,6 +122,7 @@ class DoneItem(_Value, frozen=True, kw_only=True):
     manifest: bytes | None = None
     ran_s: float = 0.0
     signed: SignedCompletion | None = None
+    verified: bool = True
 
 
 class FailedItem(_Value, frozen=True, kw_only=True):

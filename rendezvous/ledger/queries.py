@@ -330,6 +330,20 @@ class LedgerReader:
         )
         return next((_seen_worker(row) for row in self._rows(statement)), None)
 
+    def may_end(self, worker: WorkerRef, leases: Sequence[LeaseRef]) -> frozenset[LeaseRef]:
+        """Those of these leases that a result of the worker may still end, one that was called off included."""
+        statement = (
+            sa.select(t.tasks.c.id, t.tasks.c.fence)
+            .join(t.workers, t.workers.c.n == t.tasks.c.worker)
+            .where(
+                t.tasks.c.id.in_([lease.task for lease in leases]),
+                t.tasks.c.status.in_([Status.ACTIVE.value, Status.CANCELLED.value]),
+                t.workers.c.address == worker.address,
+                t.workers.c.instance == worker.instance,
+            )
+        )
+        return frozenset(leases) & {LeaseRef(task, fence) for task, fence in self._rows(statement)}
+
     def leases_of(self, worker: WorkerRef) -> list[LeaseRef]:
         """What a worker holds."""
         statement = (

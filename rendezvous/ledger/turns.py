@@ -166,6 +166,8 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
     refusal = check_lease(row, worker.n, item.fence, now=unit.now)
     if refusal is not None and not honours(unit, row, worker.n, item.fence):
         return refusal
+    if not item.verified:  # granted only since the door looked: an honest worker can't know of it yet
+        return Refusal(RefusalCode.RESULT_UNREADABLE, "the result wasn't looked at yet; report it again")
     if item.signed is not None:
         if item.signed.generation != row.funding_generation:
             return Refusal(
