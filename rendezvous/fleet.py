@@ -197,6 +197,12 @@ class Fleet:
         """Note how many slots a worker has left."""
         worker.free = max(0, free)
 
+    def leave(self, worker: Worker) -> None:
+        """Note that a worker said goodbye: it is offline until it speaks again."""
+        worker.last_turn = None
+        worker.free = 0
+        self._counted_at = -1.0
+
     def remove(self, ref: WorkerRef) -> None:
         """Take a worker off the list until it speaks again."""
         worker = self._workers.get(ref)

@@ -100,7 +100,7 @@ async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop:
         LedgerUnavailable: the database can't be reached at the start.
     """
     quieten_strangers()
-    check_bind(settings.bind)
+    check_bind(settings)
     async with open_door(settings, stop=stop) as opened:
         if opened.peer is not None:
             await opened.peer.ready()

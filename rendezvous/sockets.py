@@ -28,8 +28,6 @@ async def listen(settings: RootSettings, runner: web.AppRunner) -> web.TCPSite:
     """
     bind = settings.bind
     tls = _tls(settings.tls_cert, settings.tls_key)
-    if not bind.is_loopback and tls is None:
-        log.warning("door_without_tls", bind=f"{bind.host}:{bind.port}", todo="--tls-cert and --tls-key, or a proxy")
     site = web.TCPSite(runner, bind.host, bind.port, ssl_context=tls, reuse_address=True)
     try:
         await site.start()
@@ -38,12 +36,15 @@ async def listen(settings: RootSettings, runner: web.AppRunner) -> web.TCPSite:
     return site
 
 
-def check_bind(bind: Bind) -> None:
-    """Find out early whether the door will be able to listen, before the peer has met anybody.
+def check_bind(settings: RootSettings) -> None:
+    """Find out early whether the door will be able to listen, before the peer has met anybody; warn where it is open.
 
     Raises:
         ConfigurationError: it won't.
     """
+    bind = settings.bind
+    if not bind.is_loopback and settings.tls_cert is None:
+        log.warning("door_without_tls", bind=f"{bind.host}:{bind.port}", todo="--tls-cert and --tls-key, or a proxy")
     try:
         family, _, _, _, address = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:

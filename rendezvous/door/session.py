@@ -11,7 +11,7 @@ import contextlib
 from typing import Final
 
 import structlog
-from aiohttp import WSMessage, WSMsgType, web
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from rendezvous.door.call import Call, Caller
 from rendezvous.door.envelope import error_body, refusal_of
@@ -192,6 +192,8 @@ async def session(door: Door, call: Call) -> web.StreamResponse | Refusal:
         door.sessions.discard(one)
         if worker.session is one:
             worker.session = None
+            if socket.close_code == WSCloseCode.OK:
+                door.fleet.leave(worker)
         if not pushing.done():
             one.close(CLOSE_GOING_AWAY, "")
         with contextlib.suppress(TimeoutError, ConnectionError, asyncio.CancelledError):

@@ -381,7 +381,7 @@ class Turns:
             released=tuple(report.entry for report in reports if isinstance(report.entry, Released)),
             gossip=self.gossips(now),
             hello=self.hello if say_hello else None,
-            stats=stats() if stats is not None and now - self._stats_at >= BEAT_S else None,
+            stats=stats() if stats is not None and (self.draining or now - self._stats_at >= BEAT_S) else None,
         )
         if turn.stats is not None:
             self._stats_at = now

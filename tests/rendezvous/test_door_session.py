@@ -251,3 +251,16 @@ async def test_a_hungry_worker_is_nudged_when_a_paced_host_may_be_asked_again(tm
                 (grant,) = (await session.take(want=8 - len(held), held=held, gossip=True))["grants"]
                 held.append({"task": grant["task"]["id"], "fence": grant["fence"]})
                 assert len(held) == number
+
+
+async def test_a_worker_that_says_goodbye_is_offline_at_once(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            await session.take(free=0)
+            (busy,) = (await stage.operator.get("/v1/workers")).data["items"]
+            await session.socket.close()
+        async with asyncio.timeout(5):
+            while (await stage.operator.get("/v1/workers")).data["items"][0]["status"] != "offline":
+                pass
+        assert busy["status"] == "busy"
