@@ -17,7 +17,7 @@ import click
 import orjson
 
 from swarm.cli.base import Command, as_json, connect
-from swarm.errors import ConfigurationError, DoorRefused, SwarmError
+from swarm.errors import ConfigurationError, DoorRefused, MalformedInput, SwarmError
 
 if TYPE_CHECKING:
     from swarm.wire import AccountView
@@ -174,6 +174,18 @@ def _lines(source: str) -> Iterator[tuple[str, str]]:
         yield f"{'stdin' if source == '-' else source}:{number}", line
 
 
+def _check_selectors(fields: Mapping[str, str], each: str | None) -> None:
+    """A selector that can't be read would fail every task of the job."""
+    from swarm.content.parse import check_selectors
+
+    try:
+        check_selectors(fields, each=each)
+    except MalformedInput as fault:
+        raise ConfigurationError(
+            f"--extract: {fault}", hint="a CSS selector such as title=h1::text, or an XPath"
+        ) from fault
+
+
 def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], spec: str | None) -> dict[str, Any]:
     """What the task's kind is told, from the options."""
     told: dict[str, Any] = {}
@@ -196,6 +208,8 @@ def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], 
         raise ConfigurationError(
             f"{'--each' if each else '--require'} needs --extract", hint="such as --extract title=h1::text"
         )
+    if fields:
+        _check_selectors(fields, each)
     if each:
         told["each"] = each
     if unknown := [name for name in require if name not in fields]:

@@ -218,6 +218,8 @@ def test_submit_reads_stdin(swarm: Swarm, door: FakeDoor, tmp_path: Path, monkey
         (["http://site/1", "--extract", "h1::text"], "--extract h1::text isn't NAME=VALUE"),
         (["http://site/1", "--extract", "a=b", "--extract", "a=c"], "--extract names a twice"),
         (["http://site/1", "--extract", "_url=a::attr(href)"], "--extract _url: names that begin with _ are"),
+        (["http://site/1", "--extract", "title=h1[["], "--extract: "),
+        (["http://site/1", "--extract", "title=h1::tex"], "--extract: "),
         (["http://site/1", "--each", "tr"], "--each needs --extract"),
         (["http://site/1", "--extract", "a=b", "--require", "c"], "--require c isn't one of the fields"),
         (["http://site/1", "--spec", "{"], "--spec isn't JSON"),
