@@ -144,7 +144,6 @@ def read_urls(sources: Iterable[str]) -> Iterator[str]:
         ConfigurationError: a line isn't a URL; the message says where.
     """
     from swarm.content.urls import canonical
-    from swarm.errors import MalformedInput
 
     for source in sources:
         for place, text in _lines(source):
