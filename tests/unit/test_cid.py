@@ -295,19 +295,30 @@ def test_a_parent_that_lies_about_a_size_is_found_out(said: int) -> None:
         missing(dag_pb_cid(block), blocks)
 
 
-def test_a_tree_that_names_itself_over_and_over_costs_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,024 links to one child, five levels deep: 10^15 bytes said by a few kilobytes."""
-    monkeypatch.setattr(walk_module, "MAX_DAG_BLOCKS", 2_000)
+def repetitive(levels: int) -> tuple[str, dict[str, bytes]]:
+    """1,024 links to one child, so many levels deep: a lot of bytes said by a few kilobytes."""
     child, size, blocks = raw_cid(b"x"), 1, {raw_cid(b"x"): b"x"}
-    for _ in range(5):
+    for _ in range(levels):
         block = file_node([(child, size)] * MAX_LINKS)
         child, size = dag_pb_cid(block), size * MAX_LINKS
         blocks[child] = block
-    assert missing(child, blocks) == []
+    return child, blocks
+
+
+def test_a_tree_that_names_itself_over_and_over_costs_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk_module, "MAX_DAG_BLOCKS", 2_000)
+    root, blocks = repetitive(3)
+    assert missing(root, blocks) == []
     with pytest.raises(MalformedInput, match="at most"):
-        read(child, blocks, max_bytes=2**30)
+        read(root, blocks, max_bytes=2**20)
     with pytest.raises(MalformedInput, match="blocks"):
-        read(child, blocks, max_bytes=2**60)
+        read(root, blocks, max_bytes=2**60)
+
+
+def test_a_tree_that_says_more_bytes_than_any_content_has_is_refused() -> None:
+    root, blocks = repetitive(5)
+    with pytest.raises(MalformedInput, match="bytes"):
+        missing(root, blocks)
 
 
 def test_missing_names_what_is_absent_and_nothing_else() -> None:
