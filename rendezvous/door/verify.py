@@ -29,10 +29,10 @@ SHOWN_MISSING = 10
 async def verify_all(
     reported: Sequence[Done], *, worker: WorkerRef, payout: Address, network_id: str, store: RootStore, ledger: Ledger
 ) -> list[DoneItem | Refusal]:
-    """Check reported results, in their order: only those that may end a lease, each task once.
+    """Check reported results, in their order, each lease once; those that name contents only if they may end it.
 
-    To look at a result can cost the root a walk over many blocks; nobody makes it walk for a lease it doesn't have. The
-    others go to the ledger unverified, which refuses them, or answers a repeated one as before.
+    To look at such a result can cost the root a walk over many blocks; nobody makes it walk for a lease it doesn't
+    have. The others go to the ledger unverified, which refuses them, or answers a repeated one as before.
 
     Raises:
         SwarmError: ledger or store can't be asked now.
@@ -40,12 +40,14 @@ async def verify_all(
     if not reported:
         return []
     leases = [LeaseRef(done.task, done.fence) for done in reported]
-    held = set(await ledger.read(lambda reader: reader.may_end(worker, leases)))
+    costly = [lease for done, lease in zip(reported, leases, strict=True) if not _is_cheap(done)]
+    held = await ledger.read(lambda reader: reader.may_end(worker, costly)) if costly else frozenset()
+    allowed = {*held, *(set(leases) - set(costly))}
 
     async def verify(done: Done, lease: LeaseRef) -> DoneItem | Refusal:
-        if lease not in held:
+        if lease not in allowed:
             return DoneItem(task=done.task, fence=done.fence, cid=done.cid, size_bytes=0, verified=False)
-        held.remove(lease)
+        allowed.remove(lease)
         try:
             return await verify_done(done, worker=worker, payout=payout, network_id=network_id, store=store)
         except SwarmError as fault:
@@ -55,6 +57,16 @@ async def verify_all(
             return refusal
 
     return await asyncio.gather(*(verify(done, lease) for done, lease in zip(reported, leases, strict=True)))
+
+
+def _is_cheap(done: Done) -> bool:
+    """Whether nothing but the turn itself has to be read to verify a result: it is inline, and names no content."""
+    if done.manifest is None:
+        return False
+    try:
+        return not decode_manifest(done.manifest).named()
+    except MalformedInput:
+        return True  # refused as soon as it is looked at
 
 
 async def verify_done(
