@@ -249,6 +249,7 @@ async def _answer(door: Door, one: _Session, worker: Worker, turn: Turn) -> Fram
             raise
         answer = refusal
     except Exception:
+        # The supervision boundary of a session: a defect at one turn must not cut the worker's others off.
         log.exception("turn_failed", n=turn.n)
         answer = Refusal(RefusalCode.INTERNAL, "the root failed at this turn; it is logged there, say it again", 1.0)
     if isinstance(answer, Refusal):

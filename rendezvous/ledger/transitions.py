@@ -105,6 +105,7 @@ class LedgerCore:
             self._abandon()
             return Group(answers=[fault] * len(ops), events=[])
         except Exception as fault:
+            # The supervision boundary of a group: poison hurts its sender alone, the others are tried one by one.
             self._abandon()
             if len(ops) == 1:
                 log.warning("operation_failed", operation=type(ops[0]).__name__, exc_info=fault)
