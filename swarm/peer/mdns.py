@@ -1,5 +1,9 @@
 """Meeting on the local network by mDNS as go-libp2p does: ``_p2p._udp.local`` with ``dnsaddr=`` in the TXT record.
 
+A network may have several swarms, and nodes that are none of ours. So the record also says ``swarm=`` and a digest of
+the rendezvous tag, which tells nobody the tag, and only who says the same is reported: a scope, not a proof, since
+anybody on the network can repeat it. Kubo says nothing of the kind; it finds us, as our addresses are where it looks.
+
 libp2p's own module blocks the trio loop for 1.7 s, keeps one of several addresses and writes a second one where
 go-libp2p doesn't look (facts/libp2p.md). Ours runs python-zeroconf in its own threads and worker threads; what is found
 crosses into trio through one bounded channel. It announces and finds addresses, and dials nobody.
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -19,7 +24,7 @@ from zeroconf import EventLoopBlocked, ServiceBrowser, ServiceInfo, ServiceState
 from swarm.errors import MalformedInput
 from swarm.peer.addresses import MAX_ADDRESS_CHARS, parse_address
 
-__all__ = ["SERVICE", "encode_txt", "parse_txt", "run_mdns"]
+__all__ = ["SERVICE", "encode_txt", "parse_txt", "run_mdns", "scope_of"]
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +32,9 @@ T = TypeVar("T")
 
 SERVICE: Final = "_p2p._udp.local."
 ATTRIBUTE: Final = b"dnsaddr="
+SCOPE: Final = b"swarm="
+#: Enough that no two swarms of one network share it by chance.
+SCOPE_DIGEST_BYTES: Final = 16
 #: A string of a TXT record has one length byte (RFC 6763 §6.1).
 MAX_TXT_STRING_BYTES: Final = 255
 MAX_ADDRESSES: Final = 16
@@ -38,16 +46,24 @@ RESOLVED_AT_ONCE: Final = 4
 CLOSE_S: Final = 3.0
 
 
-def encode_txt(addresses: Sequence[str]) -> bytes:
-    """A TXT record's bytes: one ``dnsaddr=`` string an address, those that fit no string left out."""
-    strings = [ATTRIBUTE + address.encode() for address in addresses[:MAX_ADDRESSES]]
+def scope_of(rendezvous_tag: str) -> str:
+    """What a swarm's records say to be told from others': a digest of its tag, for this use alone."""
+    return hashlib.blake2s(rendezvous_tag.encode(), digest_size=SCOPE_DIGEST_BYTES, person=b"mdns").hexdigest()
+
+
+def encode_txt(addresses: Sequence[str], *, scope: str) -> bytes:
+    """A TXT record's bytes: the scope, then one ``dnsaddr=`` string an address, those that fit no string left out."""
+    strings = [SCOPE + scope.encode(), *(ATTRIBUTE + address.encode() for address in addresses[:MAX_ADDRESSES])]
     return b"".join(bytes([len(string)]) + string for string in strings if len(string) <= MAX_TXT_STRING_BYTES)
 
 
-def parse_txt(record: bytes) -> tuple[str, ...]:
-    """The addresses with a peer id in a TXT record. Hostile bytes give none."""
-    found = []
-    for string in _strings(record):
+def parse_txt(record: bytes, *, scope: str) -> tuple[str, ...]:
+    """The addresses with a peer id in a TXT record of this scope; none in another's. Hostile bytes give none."""
+    strings = tuple(_strings(record))
+    if SCOPE + scope.encode() not in strings:
+        return ()
+    found: list[str] = []
+    for string in strings:
         if not string.startswith(ATTRIBUTE) or len(string) > MAX_ADDRESS_CHARS:
             continue
         try:
@@ -56,7 +72,9 @@ def parse_txt(record: bytes) -> tuple[str, ...]:
                 found.append(address)
         except (UnicodeDecodeError, MalformedInput):
             continue
-    return tuple(found[:MAX_ADDRESSES])
+        if len(found) == MAX_ADDRESSES:
+            break
+    return tuple(found)
 
 
 def _strings(record: bytes) -> Iterator[bytes]:
@@ -70,13 +88,16 @@ async def run_mdns(
     peer_id: str,
     addresses: Sequence[str],
     found: trio.MemorySendChannel[tuple[str, ...]],
+    *,
+    scope: str,
 ) -> None:
-    """Announce ourselves and report others, until cancelled.
+    """Announce ourselves and report the others of our swarm, until cancelled.
 
     Args:
         peer_id: our own peer id: the name we announce, and what is filtered from what is found.
         addresses: our addresses, each with ``/p2p/ID``. Loopback ones are announced only if there are no others.
         found: gets the addresses of each peer that appears or changes; closed at the end.
+        scope: ``scope_of`` the swarm's tag; who announces another one, or none, isn't reported.
 
     *Resource handling*: sockets and threads are closed within ``CLOSE_S``, also when it is cancelled.
     """
@@ -99,8 +120,8 @@ async def run_mdns(
             await trio.to_thread.run_sync(functools.partial(ServiceBrowser, zeroconf, SERVICE, handlers=[appeared]))
             async with trio.open_nursery() as nursery:
                 for _ in range(RESOLVED_AT_ONCE):
-                    nursery.start_soon(_resolve, zeroconf, names.clone(), found, peer_id)
-                await _in_thread(functools.partial(_register, zeroconf, peer_id, usable))
+                    nursery.start_soon(_resolve, zeroconf, names.clone(), found, peer_id, scope)
+                await _in_thread(functools.partial(_register, zeroconf, peer_id, usable, scope))
                 log.info("mdns_announced", addresses=usable)
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_S):
@@ -124,14 +145,14 @@ def _is_loopback(address: str) -> bool:
     return ip is not None and ip.is_loopback
 
 
-def _register(zeroconf: Zeroconf, peer_id: str, addresses: Sequence[str]) -> None:
+def _register(zeroconf: Zeroconf, peer_id: str, addresses: Sequence[str], scope: str) -> None:
     parsed = [parse_address(address) for address in addresses]
     service = ServiceInfo(
         SERVICE,
         f"{peer_id}.{SERVICE}",
         parsed_addresses=[str(address.ip) for address in parsed if address.ip is not None],
         port=parsed[0].port,
-        properties=encode_txt(addresses),
+        properties=encode_txt(addresses, scope=scope),
         server=f"{peer_id}.local.",
     )
     try:
@@ -146,12 +167,14 @@ async def _resolve(
     names: trio.MemoryReceiveChannel[str],
     found: trio.MemorySendChannel[tuple[str, ...]],
     own_id: str,
+    scope: str,
 ) -> None:
     async with names:
         async for name in names:
             info = await _in_thread(functools.partial(zeroconf.get_service_info, SERVICE, name, int(RESOLVE_S * 1000)))
             if info is None:
                 continue
-            others = tuple(a for a in parse_txt(info.text or b"") if parse_address(a).peer_id != own_id)
+            said = parse_txt(info.text or b"", scope=scope)
+            others = tuple(address for address in said if parse_address(address).peer_id != own_id)
             if others:
                 await found.send(others)

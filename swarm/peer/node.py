@@ -31,7 +31,7 @@ from swarm.peer.dialer import Dialer
 from swarm.peer.gossip import Gossip
 from swarm.peer.hardened import HardenedGossipSub, HardenedPubsub, build_dht, build_host, build_pubsub, hang_up
 from swarm.peer.known import KnownPeers
-from swarm.peer.mdns import run_mdns
+from swarm.peer.mdns import run_mdns, scope_of
 from swarm.peer.reputation import UNWANTED, Reputation
 from swarm.wire import MAX_GOSSIP_BYTES, Announcement
 
@@ -333,7 +333,7 @@ class Peer:
 
     async def _announce(self, found: trio.MemorySendChannel[tuple[str, ...]]) -> None:
         try:
-            await run_mdns(self.id, self.addrs, found)
+            await run_mdns(self.id, self.addrs, found, scope=scope_of(self._config.rendezvous_tag))
         except OSError as fault:  # no multicast here: the DHT and the roots remain
             log.warning("mdns_unavailable", reason=str(fault))
 

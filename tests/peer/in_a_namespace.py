@@ -11,13 +11,14 @@ import pytest
 import trio
 from zeroconf import ServiceInfo, Zeroconf
 
-from swarm.peer.mdns import SERVICE, encode_txt, run_mdns
+from swarm.peer.mdns import SERVICE, encode_txt, run_mdns, scope_of
 from swarm.peer.node import Peer, PeerConfig, open_peer
 from tests.kubo import running_kubo
-from tests.peer.harness import config, eventually
+from tests.peer.harness import TAG, config, eventually
 from tests.peer.test_kubo import Rpc
 
 ADDRESS = "10.78.0.1"
+SCOPE = scope_of(TAG)
 
 
 def neighbour(name: str, **changes: object) -> PeerConfig:
@@ -39,6 +40,22 @@ def are_connected(alice: Peer, bob: Peer) -> bool:
     return bob.id in alice.peers() and alice.id in bob.peers()
 
 
+async def test_two_swarms_on_one_network_dont_meet() -> None:
+    async with (
+        open_peer(neighbour("alice")) as alice,
+        open_peer(neighbour("mallory", rendezvous_tag="/swarm/other")) as mallory,
+        open_peer(neighbour("bob")) as bob,
+        open_peer(neighbour("trudy", rendezvous_tag="/swarm/other")) as trudy,
+    ):
+        await eventually(lambda: are_connected(alice, bob) and are_connected(mallory, trudy))
+        async with open_peer(neighbour("carol")) as carol:  # whoever dials whom he hears of has dialled by now
+            await eventually(lambda: are_connected(alice, carol) and are_connected(bob, carol))
+
+            assert set(carol.peers()) == {alice.id, bob.id}
+            assert set(alice.peers()) == {bob.id, carol.id}
+            assert set(mallory.peers()) == {trudy.id}
+
+
 async def test_what_is_found_is_everybody_else_at_every_address_that_is_no_loopback() -> None:
     ids = [
         "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo",
@@ -52,7 +69,7 @@ async def test_what_is_found_is_everybody_else_at_every_address_that_is_no_loopb
     channels = [trio.open_memory_channel[tuple[str, ...]](16) for _ in ids]
     async with trio.open_nursery() as nursery:
         for peer, own, (send, _) in zip(ids, addresses, channels, strict=True):
-            nursery.start_soon(run_mdns, peer, own, send)
+            nursery.start_soon(partial(run_mdns, peer, own, send, scope=SCOPE))
         for (_, found), others in zip(channels, reversed(addresses), strict=True):
             with trio.fail_after(5):
                 assert list(await found.receive()) == others[1:]
@@ -61,7 +78,7 @@ async def test_what_is_found_is_everybody_else_at_every_address_that_is_no_loopb
 
 async def test_hostile_records_harm_nobody() -> None:
     unusable = ["/ip4/8.8.8.8/tcp/1", "nonsense", "/dns4/" + "a" * 240 + "/tcp/1"]
-    junk = [b"", b"\xff" * 300, encode_txt(unusable), b"\x08dnsaddr="]
+    junk = [b"", b"\xff" * 300, encode_txt(unusable, scope=SCOPE), b"\x08dnsaddr="]
     zeroconf = await trio.to_thread.run_sync(partial(Zeroconf, interfaces=[ADDRESS]))
     try:
         async with open_peer(neighbour("alice")) as alice, open_peer(neighbour("bob")) as bob:
