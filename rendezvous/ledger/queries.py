@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
-import orjson
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,11 +19,12 @@ from rendezvous.ledger import tables as t
 from rendezvous.ledger.money_ops import Book, Intent, Sender
 from rendezvous.ledger.ops import AllowanceView, LeaseRef, SeenWorker, SignedReceipt, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import demand_of
+from rendezvous.ledger.views import event_view, event_views, exported, task_view, task_views
 from rendezvous.policy.eligibility import check_demand, decide
 from rendezvous.policy.pacing import Bucket
 from swarm.errors import LedgerUnavailable, MalformedInput
-from swarm.model import Actor, Address, Cid, JobId, Refusal, Role, Status, TaskId
-from swarm.wire import EventView, JobView, Page, Requires, TaskView
+from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId
+from swarm.wire import EventView, JobView, Page, TaskView
 
 __all__ = ["KeyRow", "LedgerReader"]
 
@@ -73,11 +73,11 @@ class LedgerReader:
             owner: who asks; None is the operator.
             now: ledger time, for what is left of a lease; None leaves that out.
         """
-        statement = _task_views().where(t.tasks.c.id == task)
+        statement = task_views().where(t.tasks.c.id == task)
         if owner is not None:
             statement = statement.where(t.jobs.c.owner == owner)
         found = self._rows(statement)
-        return _task_view(found[0], now=now) if found else None
+        return task_view(found[0], now=now) if found else None
 
     def tasks(
         self,
@@ -98,7 +98,7 @@ class LedgerReader:
         from_job, after = _numbers(cursor, 2) if cursor is not None else (0, 0)
         found: list[Any] = []
         for number in self._jobs_with(owner, job, status, from_job=from_job, limit=limit + 2):
-            statement = _task_views().where(
+            statement = task_views().where(
                 t.tasks.c.job == number, t.tasks.c.seq > (after if number == from_job else 0)
             )
             if status is not None:
@@ -108,7 +108,7 @@ class LedgerReader:
                 break
         last = found[limit - 1] if len(found) > limit else None
         return Page(
-            items=tuple(_task_view(row, now=now) for row in found[:limit]),
+            items=tuple(task_view(row, now=now) for row in found[:limit]),
             next=None if last is None else f"{last.job}.{last.seq}",
         )
 
@@ -136,15 +136,15 @@ class LedgerReader:
         )
         before = t.events.alias("before")
         chain = chain.union_all(sa.select(before.c.id, before.c.previous).where(before.c.id == chain.c.previous))
-        statement = _event_views().join(chain, chain.c.id == t.events.c.id).order_by(t.events.c.n)
-        return [_event_view(row) for row in self._rows(statement)]
+        statement = event_views().join(chain, chain.c.id == t.events.c.id).order_by(t.events.c.n)
+        return [event_view(row) for row in self._rows(statement)]
 
     def events_after(self, after: int, owner: str | None = None, limit: int = 1_000) -> list[EventView]:
         """The history of all tasks, or of an owner's, after an event."""
-        statement = _event_views().where(t.events.c.id > after).order_by(t.events.c.id).limit(limit)
+        statement = event_views().where(t.events.c.id > after).order_by(t.events.c.id).limit(limit)
         if owner is not None:
             statement = statement.where(t.jobs.c.owner == owner)
-        return [_event_view(row) for row in self._rows(statement)]
+        return [event_view(row) for row in self._rows(statement)]
 
     def last_event_id(self) -> int:
         """The number of the last event; 0 before the first."""
@@ -161,13 +161,13 @@ class LedgerReader:
         after = 0
         while True:
             statement = (
-                _task_views()
+                task_views()
                 .where(t.tasks.c.seq > after, t.tasks.c.status.in_([Status.PENDING.value, Status.WAITING.value]))
                 .order_by(t.tasks.c.seq)
                 .limit(PAGE_MOST)
             )
             found = self._rows(statement)
-            yield from (_exported(row) for row in found)
+            yield from (exported(row) for row in found)
             if len(found) < PAGE_MOST:
                 return
             after = found[-1].seq
@@ -185,13 +185,13 @@ class LedgerReader:
             Each task with its place.
         """
         statement = (
-            _task_views()
+            task_views()
             .where(t.tasks.c.seq > after, t.tasks.c.finished_at < before)
             .where(t.tasks.c.finished_at + t.task_bodies.c.dedupe_ttl_s < now)
             .order_by(t.tasks.c.seq)
             .limit(limit)
         )
-        return [(row.seq, _task_view(row, now=None)) for row in self._rows(statement)]
+        return [(row.seq, task_view(row, now=None)) for row in self._rows(statement)]
 
     # ── money ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -481,120 +481,3 @@ def _numbers(cursor: str, count: int) -> list[int]:
     if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
         raise MalformedInput(f"{cursor!r} isn't a cursor of this list")
     return [int(part) for part in parts]
-
-
-# ── rows as views ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _task_views() -> sa.Select[Any]:
-    return (
-        sa.select(
-            t.tasks,
-            t.jobs.c.id.label("job_id"),
-            t.jobs.c.owner,
-            t.hosts.c.host,
-            t.demands.c.key,
-            t.task_bodies.c.body,
-            t.task_bodies.c.dedupe_ttl_s,
-            t.workers.c.address,
-            t.workers.c.instance,
-        )
-        .join(t.jobs, t.jobs.c.n == t.tasks.c.job)
-        .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
-        .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
-        .join(t.demands, t.demands.c.n == t.lanes.c.demand)
-        .join(t.task_bodies, t.task_bodies.c.seq == t.tasks.c.seq)
-        .outerjoin(t.workers, t.workers.c.n == t.tasks.c.worker)
-    )
-
-
-def _task_view(row: Any, *, now: float | None) -> TaskView:
-    demand = demand_of(row.key)
-    body = orjson.loads(row.body)
-    assigned = row.status in (Status.ACTIVE, Status.COMPLETED)
-    active = row.status == Status.ACTIVE
-    return TaskView(
-        id=row.id,
-        job=row.job_id,
-        owner=row.owner,
-        kind=demand.kind,
-        urls=tuple(body["urls"]),
-        host=row.host,
-        status=row.status,
-        priority=row.priority,
-        tier=demand.tier,
-        created_at=row.created_at,
-        spec=body.get("spec", {}),
-        meta=body.get("meta", {}),
-        requires=demand.requires,
-        reward_wei=row.reward_wei,
-        attempts=row.attempts,
-        max_attempts=row.max_attempts,
-        not_before=row.wake_at if row.status == Status.WAITING else None,
-        expires_at=row.expires_at,
-        assignee=row.address if assigned else None,
-        instance=row.instance if assigned else None,
-        fence=row.fence,
-        via=row.via if assigned else None,
-        lease_s=max(0.0, row.lease_until - now) if active and now is not None else None,
-        reason=row.reason,
-        detail=row.detail,
-        result=row.result,
-        result_bytes=row.result_bytes,
-        finished_at=row.finished_at,
-        on_chain=row.on_chain,
-        accepted=row.accepted,
-        paid=row.paid,
-        refunded=row.refunded,
-    )
-
-
-def _exported(row: Any) -> dict[str, Any]:
-    demand = demand_of(row.key)
-    body = orjson.loads(row.body)
-    task: dict[str, Any] = {
-        "job": row.job_id,
-        "owner": row.owner,
-        "kind": demand.kind,
-        "urls": body["urls"],
-        "spec": body.get("spec", {}),
-        "meta": body.get("meta", {}),
-        "priority": row.priority,
-        "tier": demand.tier,
-        "reward_wei": row.reward_wei,
-        "max_attempts": row.max_attempts,
-        "max_run_s": row.max_run_s,
-    }
-    if demand.requires != Requires():
-        task["requires"] = demand.requires
-    return task
-
-
-def _event_views() -> sa.Select[Any]:
-    return (
-        sa.select(
-            t.events, t.tasks.c.id.label("task"), t.jobs.c.id.label("job_id"), t.jobs.c.owner, t.workers.c.address
-        )
-        .join(t.tasks, t.tasks.c.seq == t.events.c.seq)
-        .join(t.jobs, t.jobs.c.n == t.tasks.c.job)
-        .outerjoin(t.workers, t.workers.c.n == t.events.c.worker)
-    )
-
-
-def _event_view(row: Any) -> EventView:
-    by_owner = row.actor == Actor.REQUESTER
-    return EventView(
-        id=row.id,
-        task=row.task,
-        seq=row.n,
-        to=row.target,
-        by=row.actor,
-        at=row.at,
-        move=row.move,
-        source=row.source,
-        who=row.who or (row.owner if by_owner else row.address),
-        fence=row.fence,
-        reason=row.reason,
-        detail=row.detail,
-        job=row.job_id,
-    )
