@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 
 from rendezvous.command import apply, duration_of, find, open_ledger_engine, options, settings_of
+from rendezvous.contract_commands import contract
 from rendezvous.money_commands import deposit, wallet, withdraw
 from rendezvous.settings import RootSettings
 from swarm.errors import ConfigurationError, DirectoryLocked, SwarmError, UnreachableError
@@ -273,5 +274,5 @@ def gc(min_age: str, **given: Any) -> None:
     click.echo(f"deleted {deleted} blocks, {freed_bytes} bytes")
 
 
-for command in (wallet, deposit, withdraw):
+for command in (wallet, deposit, withdraw, contract):
     cli.add_command(command)

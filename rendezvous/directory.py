@@ -20,7 +20,7 @@ import msgspec
 from swarm.errors import ConfigurationError
 from swarm.identity import lock_directory, read_private, write_private
 
-__all__ = ["RootDirectory", "SwarmFile", "find_directory", "open_directory"]
+__all__ = ["ContractFile", "RootDirectory", "SwarmFile", "find_directory", "open_directory"]
 
 SWARM_KEY: Final = "swarm.key"
 OPERATOR_KEY: Final = "operator.key"
@@ -29,6 +29,7 @@ LEDGER: Final = "ledger.sqlite"
 BLOCKS: Final = "blocks"
 KNOWN_PEERS: Final = "peers.json"
 WALLET: Final = "wallet.json"
+CONTRACT_FILE: Final = "contract.json"
 _SEED_BYTES: Final = 32
 
 
@@ -39,6 +40,17 @@ class SwarmFile(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     url: str | None = None
     p2p_port: int | None = None
+
+
+class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
+    """``contract.json``: the escrow contract that was deployed from here. No secrets."""
+
+    chain_id: int
+    contract: str
+    block: int
+    payer: str
+    exit_delay_s: int
+    transaction: str
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +84,31 @@ class RootDirectory:
     def wallet(self) -> Path:
         """The encrypted keystore of the key that pays, where this root has one."""
         return self.path / WALLET
+
+    @property
+    def contract_file(self) -> Path:
+        """Where the contract that was deployed from here is noted."""
+        return self.path / CONTRACT_FILE
+
+    def contract(self) -> ContractFile | None:
+        """The contract that was deployed from here; None where none was.
+
+        Raises:
+            ConfigurationError: the file is damaged.
+        """
+        body = read_private(self.contract_file)
+        if body is None:
+            return None
+        try:
+            return msgspec.json.decode(body, type=ContractFile)
+        except msgspec.MsgspecError as fault:
+            raise ConfigurationError(
+                f"{self.contract_file} is damaged: {fault}", hint="bring it back from a copy, or give --contract"
+            ) from fault
+
+    def keep_contract(self, deployed: ContractFile) -> None:
+        """Note a contract that was deployed from here."""
+        write_private(self.contract_file, msgspec.json.format(msgspec.json.encode(deployed)) + b"\n")
 
     @property
     def operator_key_file(self) -> Path:

@@ -62,6 +62,12 @@ def _make(settings: RootSettings, *, key: bytes | None) -> None:
     click.echo(f"its key is in {path}, encrypted; keep a copy of that and of the passphrase", err=True)
 
 
+def _settings_of(given: dict[str, Any]) -> RootSettings:
+    """With the contract that was deployed from here, where none is given."""
+    settings = settings_of(given)
+    return settings if settings.contract else settings.with_contract(find(settings).contract())
+
+
 def _keystore(settings: RootSettings) -> Path:
     return settings.chain_key or find(settings).wallet
 
@@ -75,7 +81,7 @@ def show_wallet(**given: Any) -> None:
     """
     from rendezvous.chain.keystore import keystore_address
 
-    settings = settings_of(given)
+    settings = _settings_of(given)
     address = keystore_address(_keystore(settings))
     shown = {"address": address, "keystore": str(_keystore(settings))}
     if settings.rpc is not None:
@@ -97,7 +103,7 @@ def resume(**given: Any) -> None:
     """
     from rendezvous.ledger.money_ops import ResumeSender
 
-    settings = settings_of(given)
+    settings = _settings_of(given)
     address, holdings = _look(settings)
     sender = _sender(settings, address)
     if sender is None or sender.stopped is None:
@@ -128,7 +134,7 @@ def deposit(amount: str, **given: Any) -> None:
     """
     from rendezvous.ledger.money_ops import AddIntent, IntentKind
 
-    settings, amount_wei = settings_of(given), _positive(amount)
+    settings, amount_wei = _settings_of(given), _positive(amount)
     address, holdings = _look(settings)
     if amount_wei > holdings.ether_wei:
         raise ConfigurationError(
@@ -152,7 +158,7 @@ def withdraw(amount: str, to: str, **given: Any) -> None:
     from rendezvous.ledger.money_ops import AddIntent, IntentKind
     from swarm.signing import is_address
 
-    settings, amount_wei = settings_of(given), _positive(amount)
+    settings, amount_wei = _settings_of(given), _positive(amount)
     if not is_address(to):
         raise ConfigurationError("--to isn't an Ethereum address with its EIP-55 checksum", hint="copy it again, whole")
     address, holdings = _look(settings)

@@ -49,6 +49,7 @@ from rendezvous.wiring import (
     save_workers,
     save_workers_often,
 )
+from swarm.errors import ConfigurationError
 
 __all__ = ["Opened", "Ready", "open_door", "serve"]
 
@@ -145,6 +146,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         charter = charter_of(settings, directory)
         signer = None
         if settings.rpc is not None:
+            settings = _with_contract(settings, directory)
             signer = open_signer(settings.chain_key or directory.wallet, settings.passphrase_file)
         place = Place(charter, ipfs=rpc_multiaddr(settings))
         peer = _peer(settings, directory, charter, place) if settings.p2p else None
@@ -159,7 +161,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
             pay_desk = await stack.enter_async_context(
                 open_pay_desk(ledger, signer, _chain_settings(settings, directory))
             )
-            charter = attrs.evolve(charter, ethereum=pay_desk.ethereum)
+            charter = attrs.evolve(charter, ethereum=msgspec.structs.replace(pay_desk.ethereum, rpc=settings.told_rpc))
         store = await stack.enter_async_context(
             open_store(
                 directory.blocks, ipfs=settings.ipfs, max_bytes=settings.max_disk, inline=inline_manifests(ledger)
@@ -198,6 +200,16 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
             peer=peer,
             pay_desk=pay_desk,
         )
+
+
+def _with_contract(settings: RootSettings, directory: RootDirectory) -> RootSettings:
+    complete = settings.with_contract(None if settings.contract else directory.contract())
+    if complete.contract is None:
+        raise ConfigurationError(
+            "--rpc is given, but no contract: none was deployed from here",
+            hint="swarm-root contract deploy --rpc … makes one; or give --contract",
+        )
+    return complete
 
 
 def _chain_settings(settings: RootSettings, directory: RootDirectory) -> ChainSettings:

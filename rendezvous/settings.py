@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import attrs
 
 from swarm.errors import ConfigurationError
 from swarm.settings import bytes_size, choice, directory, duration_s, number, setting, switch, text
+
+if TYPE_CHECKING:
+    from rendezvous.directory import ContractFile
 
 __all__ = ["Bind", "RootSettings"]
 
@@ -167,7 +170,17 @@ class RootSettings:
         parse=_url_with_query,
         secret=True,
     )
-    contract: str | None = setting("the address of the escrow contract", default=None, parse=_address)
+    contract: str | None = setting(
+        "the address of the escrow contract; by default the one that was deployed from the data directory",
+        default=None,
+        parse=_address,
+    )
+    public_rpc: str | None = setting(
+        "the JSON-RPC that workers are told to look at the chain by; by default --rpc where both it and the door are "
+        "on this machine only",
+        default=None,
+        parse=_url_with_query,
+    )
     chain_key: Path | None = setting(
         "the encrypted keystore of the key that pays; by default wallet.json in the data directory",
         default=None,
@@ -199,6 +212,20 @@ class RootSettings:
         """The URL that join links name."""
         return self.public_url or self.bind.url(tls=self.tls_cert is not None)
 
+    def with_contract(self, deployed: ContractFile | None) -> RootSettings:
+        """The settings with the contract that was deployed from the data directory, unless another was given."""
+        return self if deployed is None or self.contract is not None else attrs.evolve(self, contract=deployed.contract)
+
+    @property
+    def told_rpc(self) -> str | None:
+        """The JSON-RPC that workers are told; never one with a secret in it that the operator didn't choose to tell."""
+        if self.public_rpc is not None or self.rpc is None or not self.bind.is_loopback:
+            return self.public_rpc
+        parts = urlsplit(self.rpc)
+        local = Bind(host=parts.hostname or "", port=parts.port or 0).is_loopback
+        plain = not (parts.username or parts.password or parts.path.strip("/") or parts.query)
+        return self.rpc if local and plain else None
+
     def check(self) -> None:
         """Refuse settings that contradict each other.
 
@@ -211,11 +238,13 @@ class RootSettings:
             raise ConfigurationError(
                 f"--allow has no effect with --admission {self.effective_admission}", hint="add --admission allowlist"
             )
-        if (self.rpc is None) != (self.contract is None):
-            missing = "--rpc" if self.rpc is None else "--contract"
+        if self.contract is not None and self.rpc is None:
             raise ConfigurationError(
-                f"--rpc and --contract go together; {missing} isn't given",
-                hint="give both for a swarm that pays, or none",
+                "--rpc and --contract go together; --rpc isn't given", hint="give both for a swarm that pays, or none"
+            )
+        if self.public_rpc is not None and self.rpc is None:
+            raise ConfigurationError(
+                "--public-rpc has no effect without --rpc", hint="give both for a swarm that pays, or none"
             )
         if self.chain_key is not None and self.rpc is None:
             raise ConfigurationError(

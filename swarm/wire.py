@@ -195,11 +195,15 @@ class JobView(Answer, frozen=True):
 
 
 class EthereumSettings(Answer, frozen=True):
-    """The chain and contract of a paid swarm."""
+    """The chain and contract of a paid swarm, and who pays from it."""
 
     network: str
     chain_id: int
     contract: str
+    #: Whose key funds and pays: the requester in the contract, and who vouchers must be signed by.
+    payer: str | None = None
+    #: The JSON-RPC of a node that workers may look at the chain by.
+    rpc: str | None = None
 
 
 class AccountView(Answer, frozen=True):

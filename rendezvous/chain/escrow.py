@@ -27,6 +27,7 @@ __all__ = [
     "ContractError",
     "ContractEvent",
     "TaskState",
+    "abi",
     "balance_call",
     "bytecode",
     "complete_batch",
@@ -38,9 +39,11 @@ __all__ = [
     "deploy_data",
     "deposit",
     "output_digest",
+    "runtime_sha256",
     "task_call",
     "topic_of",
     "withdraw",
+    "without_choices",
 ]
 
 #: ``uint96``.
@@ -144,6 +147,25 @@ def _call(name: str, *values: Any) -> bytes:
     from eth_abi.abi import encode
 
     return _hash_of("function", name)[:_SELECTOR_BYTES] + encode(_types(_entries("function")[name]), values)
+
+
+def abi() -> list[dict[str, Any]]:
+    """The contract's interface, as programs exchange it."""
+    found: list[dict[str, Any]] = _exported()["abi"]
+    return found
+
+
+def without_choices(code: bytes) -> bytes:
+    """A deployed contract's code with zeros where its constructor's choices stand: the same for all of one build."""
+    same = bytearray(code)
+    for start, length in _exported()["runtime"]["immutables"]:
+        same[start : start + length] = bytes(length)
+    return bytes(same)
+
+
+def runtime_sha256() -> str:
+    """The SHA-256 of that, for the contract that this program was built with."""
+    return str(_exported()["runtime"]["sha256"])
 
 
 def bytecode() -> bytes:

@@ -112,7 +112,12 @@ class PayDesk:
     def ethereum(self) -> EthereumSettings:
         """What ``/settings`` says of it."""
         network = _NETWORKS.get(self._chain_id, f"chain-{self._chain_id}")
-        return EthereumSettings(network=network, chain_id=self._chain_id, contract=self._settings.contract)
+        return EthereumSettings(
+            network=network,
+            chain_id=self._chain_id,
+            contract=self._settings.contract,
+            payer=self._signer.address,
+        )
 
     async def base_fee_wei(self) -> Wei | None:
         """What a unit of gas costs in the newest block; None where the node doesn't answer."""

@@ -91,7 +91,8 @@ def settled(root: Root, tasks: list[str]) -> list[dict[str, Any]] | None:
 def test_completed_tasks_are_paid_and_failed_ones_refunded(scene: Scene, paid: Paid) -> None:
     root = scene.root(*paid.options)
     told = root.door.call("GET", "/settings").ok()
-    assert told["ethereum"] == {"network": "hardhat", "chain_id": 31337, "contract": paid.chain.contract}
+    where = {"network": "hardhat", "chain_id": 31337, "contract": paid.chain.contract}
+    assert told["ethereum"] == {**where, "payer": paid.chain.signer.address, "rpc": paid.url}
     alice = scene.worker(root, "--p2p", "off", name="alice")
     before = paid.ether(alice.address)
     reward = {"reward_wei": str(REWARD)}

@@ -133,7 +133,7 @@ def test_a_root_that_is_to_pay_without_a_wallet_says_how_to_make_one(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--rpc", "http://127.0.0.1:9"), "--contract isn't given"),
+        (("--rpc", "http://127.0.0.1:9"), "but no contract"),
         (("--chain-key", "/nowhere"), "no effect without --rpc"),
     ],
 )
