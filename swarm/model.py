@@ -268,6 +268,7 @@ class RefusalCode(enum.StrEnum):
     KIND_UNSUPPORTED = "kind_unsupported"
     REQUIRES_UNMET = "requires_unmet"
     PASSED_OVER = "passed_over"
+    SUSPECT_HELD = "suspect_held"
     HOST_PACED = "host_paced"
     HOST_HELD = "host_held"
     NO_FREE_SLOT = "no_free_slot"

@@ -5,15 +5,19 @@ Each of these is used from several places: a worker's turn, the clock, the opera
 
 from __future__ import annotations
 
-import orjson
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
 
 from rendezvous.ledger.lines import Lines
-from rendezvous.ledger.rows import TaskRow
+from rendezvous.ledger.rows import Loss, TaskRow
 from rendezvous.ledger.unit import Unit
-from rendezvous.policy.retry import PASSED_OVER_S, retry_delay_s
+from rendezvous.policy.retry import PASSED_OVER_S, counts_restart, is_suspect, retry_delay_s
 from swarm.model import Actor, Move, Reason, Status
 
-__all__ = ["expire", "fail", "give_back", "lose", "reconsider_passed_over"]
+__all__ = ["expire", "fail", "give_back", "lose", "lose_by_restart", "reconsider_passed_over"]
+
+_STARTED_ANEW: Final = "the worker started anew"
 
 
 def fail(
@@ -57,14 +61,13 @@ def give_back(unit: Unit, row: TaskRow, by: Actor, *, who: str | None = None, de
 def lose(unit: Unit, lines: Lines, row: TaskRow) -> None:
     """The lease ran out. Counted once a worker, which is then passed over for this task for a while."""
     unit.touch(row)
-    losses = row.losses()
-    if row.worker is not None and all(worker != row.worker for worker, _ in losses):
+    ran_out = [loss.worker for loss in row.losses() if not loss.restarted]
+    if row.worker is not None and row.worker not in ran_out:
         row.attempts += 1
-        losses.append((row.worker, unit.now))
-        row.lost = orjson.dumps(losses).decode()
+        row.add_loss(Loss(row.worker, unit.now))
     row.reason = Reason.WORKER_LOST.value
     if row.attempts >= row.max_attempts:
-        row.detail = _names(unit, [worker for worker, _ in losses])
+        row.detail = _names(unit, row.losses())
         unit.move(row, Move.EXPIRE_LEASE, Status.FAILED, Actor.LEDGER, reason=Reason.WORKER_LOST, detail=row.detail)
         return
     row.detail = None
@@ -72,18 +75,60 @@ def lose(unit: Unit, lines: Lines, row: TaskRow) -> None:
     unit.move(row, Move.EXPIRE_LEASE, Status.PENDING, Actor.LEDGER, reason=Reason.WORKER_LOST)
 
 
-def _names(unit: Unit, workers: list[int]) -> str:
-    unit.know_workers(set(workers))
-    refs = [unit.memory.workers[worker].ref for worker in workers]
-    return "lost by " + ", ".join(f"{ref.address} ({ref.instance})" for ref in refs)
+def lose_by_restart(unit: Unit, lines: Lines, row: TaskRow) -> None:
+    """The worker started anew while it held the task, and doesn't say that it gave it back: it died.
+
+    The first time costs the task nothing, on whatever worker. From the second time on each counts as an attempt, and
+    the worker is passed over for this task as after a lease that ran out; a task that kills its workers ends that way
+    however soon they are started again.
+    """
+    if row.worker is None:
+        return
+    unit.touch(row)
+    row.add_loss(Loss(row.worker, unit.now, restarted=True))
+    if not counts_restart(_restarts(row.losses())):
+        reconsider_passed_over(unit, lines, row)
+        give_back(unit, row, Actor.LEDGER, detail=_STARTED_ANEW)
+        return
+    row.attempts += 1
+    row.lease_until = unit.now
+    row.reason = Reason.WORKER_LOST.value
+    if row.attempts >= row.max_attempts:
+        row.detail = _names(unit, row.losses())
+        unit.move(row, Move.FAIL, Status.FAILED, Actor.LEDGER, reason=Reason.WORKER_LOST, detail=row.detail)
+        return
+    row.detail = None
+    reconsider_passed_over(unit, lines, row)
+    unit.move(row, Move.RELEASE, Status.PENDING, Actor.LEDGER, reason=Reason.WORKER_LOST, detail=_STARTED_ANEW)
+
+
+def _restarts(losses: Iterable[Loss]) -> int:
+    return sum(loss.restarted for loss in losses)
+
+
+def _names(unit: Unit, losses: Iterable[Loss]) -> str:
+    """Who was lost, and how often: for people."""
+    times = Counter(loss.worker for loss in losses)
+    unit.know_workers(set(times))
+    refs = [(unit.memory.workers[worker].ref, count) for worker, count in times.items()]
+    return "lost by " + ", ".join(
+        f"{ref.address} ({ref.instance})" + (f" {count} times" if count > 1 else "") for ref, count in refs
+    )
 
 
 def reconsider_passed_over(unit: Unit, lines: Lines, row: TaskRow) -> None:
-    """Pass over the workers that lost it lately, and no others."""
-    recent = [(worker, at) for worker, at in row.losses() if unit.now - at < PASSED_OVER_S]
+    """Pass over the workers that lost it lately, and no others; keep a suspect apart from other suspects."""
+    losses = row.losses()
+    restarts = _restarts(losses)
+    charged = [loss for loss in losses if not loss.restarted or counts_restart(restarts)]
+    recent = [loss for loss in charged if unit.now - loss.at < PASSED_OVER_S]
     unit.touch(row)
-    row.passed_until = min((at + PASSED_OVER_S for _, at in recent), default=None)
-    lines.pass_over(row, frozenset(worker for worker, _ in recent))
+    row.passed_until = min((loss.at + PASSED_OVER_S for loss in recent), default=None)
+    lines.pass_over(
+        row,
+        frozenset(loss.worker for loss in recent),
+        suspect=is_suspect(losses=len(losses), restarts=restarts, attempts=row.attempts, max_attempts=row.max_attempts),
+    )
 
 
 def expire(unit: Unit, row: TaskRow) -> None:

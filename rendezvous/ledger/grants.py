@@ -18,8 +18,8 @@ from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.ops import Granted
 from rendezvous.ledger.rows import TaskRow, task_body
 from rendezvous.ledger.turns import TurnWork, renew_lease
-from rendezvous.ledger.unit import Unit
-from rendezvous.policy.eligibility import check_demand, check_passed_over, decide
+from rendezvous.ledger.unit import Unit, as_json
+from rendezvous.policy.eligibility import check_demand, check_passed_over, check_suspect, decide
 from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 
 __all__ = ["grant"]
@@ -62,6 +62,8 @@ class _Picker:
         #: Whether each worker meets each demand, and whether others do.
         self._meets: Final[dict[tuple[int, int], bool]] = {}
         self._others: Final[dict[int, bool]] = {}
+        #: Whether each worker holds a suspect task.
+        self._suspects: Final[dict[int, bool]] = {}
 
     def another(self, demand: int) -> bool:
         """Whether a live worker that the demand doesn't pass over meets it."""
@@ -86,16 +88,34 @@ class _Picker:
             worker=turn.worker.n,
             facts=turn.op.facts,
             another=bool(demand.passed_over) and self.another(lane.demand),
+            holds_suspect=demand.suspect and self._holds_suspect(turn.worker.n),
             now=self._unit.now,
         )
         if refusal is None and state.left < 1:
             return Refusal(RefusalCode.HOST_PACED, f"{state.host} has had its share for now", retry_after_s=1.0)
         return refusal
 
-    def take(self, row: TaskRow) -> None:
+    def take(self, row: TaskRow, turn: TurnWork) -> None:
         """Mark a task as granted in this transaction."""
+        lane = self._unit.memory.lanes[row.lane]
         self._taken.add(row.seq)
-        self._lines.host(self._unit.memory.lanes[row.lane].host).take()
+        self._lines.host(lane.host).take()
+        self._note_suspect(lane.demand, turn)
+
+    def _note_suspect(self, demand: int, turn: TurnWork) -> None:
+        if self._unit.memory.demands[demand].suspect:
+            self._suspects[turn.worker.n] = True
+
+    def _holds_suspect(self, worker: int) -> bool:
+        """Whether this worker has a suspect task in hand."""
+        known = self._suspects.get(worker)
+        if known is None:
+            unit, memory = self._unit, self._unit.memory
+            held = unit.connection.rows(unit.statements.held_seqs, as_json([worker]))
+            rows = unit.tasks_by_seq([seq for _, seq in held])
+            known = any(memory.demands[memory.lanes[row.lane].demand].suspect for row in rows)
+            self._suspects[worker] = known
+        return known
 
     def is_taken(self, seq: int) -> bool:
         """Whether it was granted in this transaction already."""
@@ -103,12 +123,12 @@ class _Picker:
 
     def best(self, turn: TurnWork) -> int | None:
         """Take the best task that this worker may have; None where there is none."""
-        heaps = [self._heap(demand) for demand in self._ready_demands() if self._may(turn, demand)]
+        demands = [demand for demand in self._ready_demands() if self._may(turn, demand)]
         while True:
-            tops = [heap for heap in heaps if heap]
+            tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
             if not tops:
                 return None
-            heap = min(tops, key=lambda each: each[0])
+            heap, demand = min(tops, key=lambda each: each[0][0])
             _, seq, lane = heapq.heappop(heap)
             line = self._open[lane]
             host = self._lines.host(line.host)
@@ -118,6 +138,7 @@ class _Picker:
             if not taken:
                 self._taken.add(seq)
                 host.take()
+                self._note_suspect(demand, turn)
             self._push_next(heap, line)
             if not taken:
                 return seq
@@ -143,7 +164,10 @@ class _Picker:
             if refusal is None and turn.worker.n in asked.passed_over:
                 refusal = check_passed_over(asked, turn.worker.n, another=self.another(demand))
             known = self._meets[turn.worker.n, demand] = refusal is None
-        return known
+        if not known:
+            return False
+        asked = self._unit.memory.demands[demand]
+        return not asked.suspect or check_suspect(asked, holds_suspect=self._holds_suspect(turn.worker.n)) is None
 
     def _heap(self, demand: int) -> list[tuple[int, int, int]]:
         heap = self._heaps.get(demand)
@@ -219,7 +243,7 @@ def _offered(unit: Unit, picker: _Picker, turn: TurnWork, room: int) -> list[int
         row = unit.task(task)
         refusal = _refuse_offer(picker, turn, row, task)
         if refusal is None and row is not None and len(mine) < room:
-            picker.take(row)
+            picker.take(row, turn)
             mine.append(row.seq)
         elif refusal is not None and op.explain:
             if row is not None and row.worker == turn.worker.n and is_live(row, now=unit.now):

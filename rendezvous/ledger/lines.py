@@ -183,14 +183,14 @@ class Lines:
                 unit.keep_demands(rows)
         return {key: memory.demand_of[key] for key in keys}
 
-    def pass_over(self, row: TaskRow, workers: frozenset[int]) -> None:
-        """Put a task in the lane of its demand that passes over these workers; none: in the plain one."""
+    def pass_over(self, row: TaskRow, workers: frozenset[int], *, suspect: bool = False) -> None:
+        """Put a task in the lane of its demand that passes over these workers, or of suspects; or in the plain one."""
         unit = self._unit
         lane = unit.memory.lanes[row.lane]
         demand = unit.memory.demands[lane.demand]
-        if demand.passed_over == workers:
+        if (demand.passed_over, demand.suspect) == (workers, suspect):
             return
-        key = demand_key(attrs.evolve(demand, passed_over=workers))
+        key = demand_key(attrs.evolve(demand, passed_over=workers, suspect=suspect))
         host = unit.memory.hosts[lane.host]
         number = self.lanes([(key, host)])[key, host]
         unit.touch(row)

@@ -147,9 +147,10 @@ class LeaseRef(_Value, frozen=True):
 class TakeTurn(_Value, frozen=True, kw_only=True):
     """One worker's turn. Answer: ``TurnResult``.
 
-    Order within a turn: done, failed, released; leases of this worker that an earlier ``boot`` was granted are given
-    back; renewals; then grants: offers first, then ``want`` others, and every live lease of this boot that is in none
-    of ``held``, ``done``, ``failed``, ``released`` is granted again, same fence, uncounted (its grant was lost).
+    Order within a turn: done, failed, released; leases of this worker that an earlier ``boot`` was granted are taken
+    back (``endings.lose_by_restart``); renewals; then grants: offers first, then ``want`` others, and every live lease
+    of this boot that is in none of ``held``, ``done``, ``failed``, ``released`` is granted again, same fence, uncounted
+    (its grant was lost).
     """
 
     worker: WorkerRef

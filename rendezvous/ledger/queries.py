@@ -6,7 +6,7 @@ last row's place, so that a page costs the same wherever it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -20,8 +20,7 @@ from rendezvous.ledger.money_ops import Book, Intent, Sender
 from rendezvous.ledger.ops import AllowanceView, LeaseRef, SeenWorker, SignedReceipt, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import demand_of
 from rendezvous.ledger.views import event_view, event_views, exported, task_view, task_views
-from rendezvous.policy.eligibility import check_demand, decide
-from rendezvous.policy.pacing import Bucket
+from rendezvous.ledger.why import why_not
 from swarm.errors import LedgerUnavailable, MalformedInput
 from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId
 from swarm.wire import EventView, JobView, Page, TaskView
@@ -385,43 +384,7 @@ class LedgerReader:
             workers: the live workers, and what they said they are.
             now: ledger time, seconds.
         """
-        statement = (
-            sa.select(t.demands.c.key, t.hosts)
-            .join(t.lanes, t.lanes.c.demand == t.demands.c.n)
-            .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
-            .join(t.tasks, t.tasks.c.lane == t.lanes.c.n)
-            .where(t.tasks.c.id == task)
-        )
-        found = self._rows(statement)
-        if not found:
-            return []
-        row = found[0]
-        demand = demand_of(row.key)
-        bucket = Bucket(
-            tokens=row.tokens,
-            refilled_at=row.refilled_at,
-            rate_per_s=row.rate_per_s,
-            burst=row.burst,
-            held_until=row.held_until,
-            held_why=row.held_why,
-        )
-        numbers = self._numbers_of(ref for ref, _ in workers)
-        another = any(
-            numbers.get(ref) not in demand.passed_over and check_demand(demand, facts) is None for ref, facts in workers
-        )
-        return [
-            (
-                ref,
-                decide(demand, row.host, bucket, worker=numbers.get(ref, 0), facts=facts, another=another, now=now),
-            )
-            for ref, facts in workers
-        ]
-
-    def _numbers_of(self, workers: Iterable[WorkerRef]) -> dict[WorkerRef, int]:
-        wanted = [(ref.address, ref.instance) for ref in workers]
-        identity = sa.tuple_(t.workers.c.address, t.workers.c.instance)
-        statement = sa.select(t.workers.c.n, t.workers.c.address, t.workers.c.instance).where(identity.in_(wanted))
-        return {WorkerRef(row.address, row.instance): row.n for row in self._rows(statement)} if wanted else {}
+        return why_not(self._rows, task, workers, now=now)
 
     def openings(self, now: float) -> tuple[float | None, int]:
         """When the next line of ready tasks opens that its host's pace keeps closed, and how many are open by now.

@@ -17,7 +17,7 @@ from rendezvous.policy.eligibility import Demand
 from swarm.model import JobId, Status, TaskId
 from swarm.wire import Requires, TaskBody
 
-__all__ = ["Job", "Lane", "TaskRow", "WorkerRow", "demand_key", "demand_of", "encode_body", "task_body"]
+__all__ = ["Job", "Lane", "Loss", "TaskRow", "WorkerRow", "demand_key", "demand_of", "encode_body", "task_body"]
 
 
 _STATUSES: Final = {status.value: status for status in Status}
@@ -25,6 +25,21 @@ _STATUSES: Final = {status.value: status for status in Status}
 
 def _status(text: str) -> Status:
     return _STATUSES[text]
+
+
+@attrs.frozen
+class Loss:
+    """A worker was lost with the task in hand.
+
+    Args:
+        worker: its number.
+        at: when, ledger seconds.
+        restarted: it started anew; else its lease ran out.
+    """
+
+    worker: int
+    at: float
+    restarted: bool = False
 
 
 @attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)
@@ -108,9 +123,14 @@ class TaskRow:
             self.last_event,
         )
 
-    def losses(self) -> list[tuple[int, float]]:
-        """The workers that lost it (their numbers), and when."""
-        return [] if self.lost is None else [(worker, at) for worker, at in orjson.loads(self.lost)]
+    def losses(self) -> list[Loss]:
+        """The workers that were lost with it, the first one first."""
+        return [] if self.lost is None else [Loss(*said) for said in orjson.loads(self.lost)]
+
+    def add_loss(self, loss: Loss) -> None:
+        """Note another one."""
+        said = [loss.worker, loss.at, True] if loss.restarted else [loss.worker, loss.at]
+        self.lost = orjson.dumps([*orjson.loads(self.lost or "[]"), said]).decode()
 
 
 @attrs.frozen
@@ -163,6 +183,8 @@ def demand_key(demand: Demand) -> str:
         key["requires"] = requires
     if demand.passed_over:
         key["passed_over"] = sorted(demand.passed_over)
+    if demand.suspect:
+        key["suspect"] = True
     return orjson.dumps(key, option=orjson.OPT_SORT_KEYS).decode()
 
 
@@ -174,6 +196,7 @@ def demand_of(key: str) -> Demand:
         kind=values["kind"],
         requires=msgspec.convert(values.get("requires", {}), Requires),
         passed_over=frozenset(values.get("passed_over", ())),
+        suspect=values.get("suspect", False),
     )
 
 

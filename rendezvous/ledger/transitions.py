@@ -185,7 +185,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
 def _take_turns(unit: Unit, lines: Lines, ops: Sequence[TakeTurn]) -> list[Any]:
     unit.flush()
     turns = begin_turns(unit, ops)
-    settle(unit, turns)
+    settle(unit, lines, turns)
     unit.flush()
     grant(unit, lines, turns)
     return [turn.result() for turn in turns]

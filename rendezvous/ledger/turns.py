@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from rendezvous.ledger.endings import fail, give_back
+from rendezvous.ledger.endings import fail, give_back, lose_by_restart
 from rendezvous.ledger.guards import (
     check_lease,
     is_live,
@@ -19,6 +19,7 @@ from rendezvous.ledger.guards import (
     repeated_release,
     repeated_result,
 )
+from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.money import honours
 from rendezvous.ledger.ops import (
     DoneItem,
@@ -129,13 +130,13 @@ def _note_boot(unit: Unit, turn: TurnWork) -> None:
     unit.connection.run(unit.statements.update_boots, orjson.dumps(turn.worker.boots).decode(), turn.worker.n)
 
 
-def settle(unit: Unit, turns: Sequence[TurnWork]) -> None:
+def settle(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     """Do all of the turns but their grants."""
     for turn in turns:
-        _settle_one(unit, turn)
+        _settle_one(unit, lines, turn)
 
 
-def _settle_one(unit: Unit, turn: TurnWork) -> None:
+def _settle_one(unit: Unit, lines: Lines, turn: TurnWork) -> None:
     op, worker = turn.op, turn.worker
     for done in op.done:
         turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=_done(unit, worker, done)))
@@ -146,7 +147,7 @@ def _settle_one(unit: Unit, turn: TurnWork) -> None:
         turn.ended.append(Ended(task=released.task, fence=released.fence, outcome=outcome))
     for row in turn.leases:
         if row.status is Status.ACTIVE and row.boot != op.boot:
-            give_back(unit, row, Actor.LEDGER, detail="the worker started anew")
+            lose_by_restart(unit, lines, row)
     if op.held or op.renew:
         renewing = set(op.renew)
         for ref in dict.fromkeys((*op.held, *op.renew)):

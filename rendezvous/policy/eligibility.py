@@ -16,7 +16,7 @@ from rendezvous.policy.retry import PASSED_OVER_S
 from swarm.model import Refusal, RefusalCode
 from swarm.wire import Requires
 
-__all__ = ["Demand", "Facts", "check_demand", "check_passed_over", "decide"]
+__all__ = ["Demand", "Facts", "check_demand", "check_passed_over", "check_suspect", "decide"]
 
 
 class Facts(Protocol):
@@ -48,12 +48,14 @@ class Demand:
         kind: what runs them.
         requires: what the requester asks of the worker.
         passed_over: workers that lost these tasks lately (the ledger's numbers of them).
+        suspect: these tasks may be what ended their workers (``retry.is_suspect``).
     """
 
     tier: str
     kind: str
     requires: Requires
     passed_over: frozenset[int] = frozenset()
+    suspect: bool = False
 
 
 def check_demand(demand: Demand, facts: Facts) -> Refusal | None:
@@ -95,13 +97,37 @@ def check_passed_over(demand: Demand, worker: int, *, another: bool) -> Refusal 
         return None
     return Refusal(
         RefusalCode.PASSED_OVER,
-        f"this worker let the task's lease run out; others are asked first for up to {PASSED_OVER_S / 60:.0f} min",
+        f"this worker lost the task before; others are asked first for up to {PASSED_OVER_S / 60:.0f} min",
         retry_after_s=PASSED_OVER_S,
     )
 
 
+def check_suspect(demand: Demand, *, holds_suspect: bool) -> Refusal | None:
+    """Refuse a task that may have ended its workers to one that holds such a task already.
+
+    Args:
+        demand: the task's.
+        holds_suspect: whether the worker holds a suspect task now.
+    """
+    if not (demand.suspect and holds_suspect):
+        return None
+    return Refusal(
+        RefusalCode.SUSPECT_HELD,
+        "workers were lost with this task in hand, and this worker holds another such task: one at a time, so that "
+        "it shows which of them it was",
+    )
+
+
 def decide(
-    demand: Demand, host: str, bucket: Bucket, *, worker: int, facts: Facts, another: bool, now: float
+    demand: Demand,
+    host: str,
+    bucket: Bucket,
+    *,
+    worker: int,
+    facts: Facts,
+    another: bool,
+    holds_suspect: bool,
+    now: float,
 ) -> Refusal | None:
     """Whether the next task of this demand and host may go to this worker now.
 
@@ -112,10 +138,12 @@ def decide(
         worker: the ledger's number of the worker.
         facts: what the worker said it is.
         another: see ``check_passed_over``.
+        holds_suspect: see ``check_suspect``.
         now: ledger time, seconds.
     """
     return (
         check_demand(demand, facts)
         or check_passed_over(demand, worker, another=another)
+        or check_suspect(demand, holds_suspect=holds_suspect)
         or check_host(host, bucket, now=now)
     )

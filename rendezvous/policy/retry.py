@@ -20,6 +20,8 @@ __all__ = [
     "RetryRules",
     "backoff_s",
     "check_dedupe_ttl",
+    "counts_restart",
+    "is_suspect",
     "longest_hold_s",
     "retry_delay_s",
     "retry_horizon_s",
@@ -37,6 +39,8 @@ RETRY_AFTER_CAP_S: Final = 3600.0
 COOL_OFF_S: Final = 60.0
 #: How long a worker that lost a task is passed over for it at most (DESIGN §3).
 PASSED_OVER_S: Final = 600.0
+#: So often a worker may start anew with a task in hand before that says anything of the task: machines are rebooted.
+FORGIVEN_RESTARTS: Final = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +97,31 @@ def retry_delay_s(
     if retry_after_s is not None:
         delay_s = max(delay_s, min(retry_after_s, RETRY_AFTER_CAP_S))
     return delay_s
+
+
+def counts_restart(restarts: int) -> bool:
+    """Whether a task is charged with the end of a worker that started anew while it held the task.
+
+    Args:
+        restarts: how often that happened to the task, on whatever workers, this time included.
+    """
+    return restarts > FORGIVEN_RESTARTS
+
+
+def is_suspect(*, losses: int, restarts: int, attempts: int, max_attempts: int) -> bool:
+    """Whether a task may be what ends its workers: two such tasks are never given to one worker at once.
+
+    A worker that dies with one suspect in hand says which task it was; those that were lost along with it, and are
+    suspects for it, aren't there to be charged. After a restart every task that was in hand is a suspect; after leases
+    that ran out, which mostly means a network, only before the last attempt.
+
+    Args:
+        losses: how often workers were lost with it, restarts included.
+        restarts: how many of these were restarts.
+        attempts: attempts used up.
+        max_attempts: how many the task has.
+    """
+    return restarts > 0 or (losses > 0 and attempts >= max_attempts - 1)
 
 
 def longest_hold_s(max_run_s: float) -> float:

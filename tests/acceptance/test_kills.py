@@ -17,6 +17,8 @@ from tests.acceptance.proxy import Proxy, Verdict
 ROOT_KILLS = 10
 SUBMISSIONS, TASKS_PER_SUBMISSION = 30, 20
 WORKERS_KILLED_TO_GIVE_UP = 3
+#: The first one is forgiven.
+RESTARTS_TO_GIVE_UP = 1 + 3
 
 POISON = """
 import os, signal
@@ -128,6 +130,40 @@ def test_task_that_kills_its_workers_fails_naming_three_and_its_neighbours_compl
 
     scene.worker(root, name="dave", env={"PYTHONPATH": str(plugins)})
     assert root.door.wait_done(submitted["job"], 45)["counts"] == {"completed": 40, "failed": 1}
+
+
+def test_task_that_kills_workers_that_are_started_again_is_given_up_and_its_neighbours_complete(
+    scene: Scene, tmp_path: Path
+) -> None:
+    plugins = _install_poison(tmp_path / "plugins")
+    root = scene.root("--host-rate", "0")
+    victims = scene.workers(root, "--slots", "8", names=("alice", "bob"), env={"PYTHONPATH": str(plugins)})
+    poison = {"kind": "poison", "urls": ["http://poison.invalid/"]}
+    # long enough to be in hand when the poison beside them kills the worker
+    neighbours = [noop(sleep_s=1.0, more={"max_attempts": attempts}) for attempts in (1, 3) for _ in range(12)]
+    submitted = root.door.submit([*neighbours[:6], poison, *neighbours[6:]])
+    poisoned = submitted["tasks"][6]["id"]
+    deaths = 0
+
+    def done() -> bool:
+        """Whether the job is; a worker that died is started again, as a supervisor does."""
+        nonlocal deaths
+        for victim in victims:
+            if not victim.process.alive:
+                deaths += 1
+                victim.start()
+        return bool(root.door.job(submitted["job"])["done"])
+
+    until(done, 90, "the job to be done in spite of the poison")
+
+    task = root.door.task(poisoned)
+    assert (task["status"], task["reason"]) == ("failed", Reason.WORKER_LOST)
+    assert any(str(victim.address) in task["detail"] for victim in victims)
+    assert root.door.job(submitted["job"])["counts"] == {"completed": 24, "failed": 1}
+    assert deaths == RESTARTS_TO_GIVE_UP
+    for each in root.door.tasks_of(submitted["job"]):
+        ended = Status.FAILED if each["id"] == poisoned else Status.COMPLETED
+        assert_ended_once(root.door.history(each["id"]), how=ended)
 
 
 def _holds(worker: Worker, job: str) -> bool:

@@ -366,6 +366,106 @@ def test_three_lost_workers_make_a_dead_letter_that_names_them(world: World) -> 
     assert [lease.task for lease in world.claim(DAVE)] == [neighbour]
 
 
+def test_a_restart_costs_a_task_nothing_and_each_further_one_an_attempt(world: World) -> None:
+    task = world.one()
+    attempts = []
+    for boot in range(4):
+        world.claim(ALICE, partial=False, boot=f"boot-{boot}")
+        attempts.append(world.task(task).attempts)
+    assert attempts == [0, 0, 1, 2]
+    world.turn(ALICE, boot="the-last")
+    view = world.task(task)
+    assert (view.status, view.reason, view.attempts) == ("failed", "worker_lost", 3)
+    assert view.detail == f"lost by {ALICE.address} ({ALICE.instance}) 4 times"
+    assert world.moves(task)[-3:] == ["released", "granted", "failed"]
+
+
+def test_restarts_of_different_workers_with_the_same_task_add_up(world: World) -> None:
+    task = world.one()
+    for boot, worker in enumerate((ALICE, BOB, CAROL)):
+        assert len(world.claim(worker, partial=False, boot=f"boot-{boot}")) == 1
+        world.turn(worker, boot=f"boot-{boot}-killed")
+    assert world.task(task).attempts == 2
+
+
+def test_a_worker_that_started_anew_is_passed_over_once_it_is_counted(world: World) -> None:
+    task = world.one()
+    world.turn(BOB)
+    world.claim(ALICE, partial=False, boot="first")
+    assert [lease.task for lease in world.claim(ALICE, partial=False, boot="second")] == [task]
+    assert world.claim(ALICE, partial=False, boot="third") == []
+    assert [lease.task for lease in world.claim(BOB)] == [task]
+
+
+def test_a_result_of_a_boot_that_was_given_up_is_late(world: World) -> None:
+    task = world.one(max_attempts=1)
+    world.claim(ALICE, partial=False, boot="first")
+    (lease,) = world.claim(ALICE, partial=False, boot="second")
+    world.turn(ALICE, boot="third")
+    assert world.task(task).status == "failed"
+    assert code(world.complete(ALICE, lease)) is RefusalCode.LEASE_EXPIRED
+
+
+def test_a_replayed_task_is_forgiven_its_restarts(world: World) -> None:
+    task = world.one(max_attempts=1)
+    for boot in ("first", "second", "third"):
+        world.claim(ALICE, partial=False, boot=boot)
+    assert world.replay(task) == [Status.PENDING]
+    world.claim(ALICE, partial=False, boot="third")
+    world.turn(ALICE, boot="fourth")
+    assert (world.task(task).status, world.task(task).attempts) == ("pending", 0)
+
+
+@pytest.mark.parametrize("max_attempts", [1, 3])
+@pytest.mark.parametrize("workers", [(ALICE,), (ALICE, BOB)], ids=["a lone worker", "two workers"])
+def test_who_is_held_beside_a_task_that_kills_its_workers_completes(
+    world: World, workers: tuple[WorkerRef, ...], max_attempts: int
+) -> None:
+    slots = 8
+    before = [new_task(max_attempts=max_attempts) for _ in range(5)]
+    after = [new_task(max_attempts=max_attempts) for _ in range(40)]
+    poison = new_task()
+    neighbours = {task.id for task in (*before, *after)}
+    world.submit(*before, poison, *after)
+    deaths = 0
+    boots = dict.fromkeys(workers, 0)
+    held: dict[WorkerRef, list[LeaseRef]] = {worker: [] for worker in workers}
+    while any(world.task(task).status not in ("completed", "failed") for task in (*neighbours, poison.id)):
+        for worker in workers:
+            world.now += 1.0
+            leases = held[worker]
+            # one at a time is done, so that the others are still held when the worker dies
+            done = tuple(DoneItem(task=ref.task, fence=ref.fence, cid=CID, size_bytes=1) for ref in leases[:1])
+            boot = f"boot-{boots[worker]}"
+            kept = leases[1:]
+            result = world.turn(worker, boot=boot, done=done, held=tuple(kept), want=slots - len(kept))
+            held[worker] = [*kept, *(LeaseRef(grant.task.id, grant.fence) for grant in result.granted)]
+            if any(ref.task == poison.id for ref in held[worker]):
+                deaths += 1
+                boots[worker] += 1
+                held[worker] = []
+    assert deaths == 4
+    assert (world.task(poison.id).status, world.task(poison.id).reason) == ("failed", "worker_lost")
+    assert {world.task(task).status for task in neighbours} == {"completed"}
+    check_consistency(world)
+
+
+def test_tasks_that_expired_together_run_their_last_attempt_apart(world: World) -> None:
+    poison, *neighbours = world.submit(*(new_task() for _ in range(3)))
+    for worker in (ALICE, BOB):
+        assert len(world.claim(worker, want=3)) == 3
+        world.later(60.0)
+    (held,) = world.claim(CAROL, want=3)
+    assert held.task == poison
+    refused = world.turn(CAROL, offers=(neighbours[0],), explain=True, partial=True).refused[neighbours[0]]
+    assert code(refused) is RefusalCode.SUSPECT_HELD
+    assert [lease.task for lease in world.claim(DAVE, want=3)] == neighbours[:1]
+    refusals = world.reader.refusals(neighbours[1], [(CAROL, NOOP), (DAVE, NOOP)], now=world.now)
+    assert [code(refusal) for _, refusal in refusals] == [RefusalCode.SUSPECT_HELD] * 2
+    world.later(60.0)
+    assert world.task(poison).status == "failed"
+
+
 def test_removing_a_worker_gives_its_leases_back_uncounted(world: World) -> None:
     world.submit(new_task(), new_task())
     leases = world.claim(ALICE, want=2)

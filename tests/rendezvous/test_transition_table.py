@@ -37,7 +37,7 @@ from rendezvous.ledger.ops import (
     WorkerRef,
 )
 from rendezvous.ledger.settings import LedgerSettings
-from swarm.model import MOVES, TERMINAL, Move, Refusal, RefusalCode, Status, is_retryable
+from swarm.model import MOVES, TERMINAL, Actor, Move, Reason, Refusal, RefusalCode, Status, is_retryable
 from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, CID, NOOP, OTHER_CID, World, check_consistency, new_task
 
 WORKERS: Final = (ALICE, BOB, CAROL)
@@ -61,6 +61,8 @@ class Known:
     attempts: int = 0
     max_attempts: int = 3
     lost: set[WorkerRef] = attrs.Factory(set)
+    #: How often its holder started anew.
+    restarts: int = 0
     result: str | None = None
     history: list[Move] = attrs.Factory(list)
 
@@ -126,8 +128,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 known.lease_until = self.world.now + LEASE_S
             if event.move is Move.RENEW:
                 known.lease_until = self.world.now + LEASE_S
-            if event.move in (Move.COMPLETE, Move.FAIL, Move.RETRY):
+            if event.move in (Move.COMPLETE, Move.RETRY) or (event.move is Move.FAIL and event.by is Actor.ASSIGNEE):
                 known.attempts += 1
+            if event.by is Actor.LEDGER and event.move in (Move.RELEASE, Move.FAIL):  # its holder started anew
+                known.restarts += 1
+                known.attempts += known.restarts > 1
+                assert event.reason == (Reason.WORKER_LOST if known.restarts > 1 else None)
+                assert (event.to is Status.FAILED) == (known.attempts >= known.max_attempts)
             if event.move is Move.EXPIRE_LEASE:
                 assert known.lease_until <= self.world.now, "no lease is reaped early"
                 assert known.holder is not None
@@ -135,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 known.lost.add(known.holder)
                 assert (event.to is Status.FAILED) == (known.attempts >= known.max_attempts)
             if event.move is Move.REPLAY:
-                known.attempts = 0
+                known.attempts = known.restarts = 0
                 known.lost = set()
         self.events = len(self.world.events)
 

@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 import pytest
 
-from rendezvous.policy.eligibility import Demand, check_demand, check_passed_over, decide
-from rendezvous.policy.pacing import new_bucket
+from rendezvous.policy.eligibility import Demand, check_demand, check_passed_over, check_suspect, decide
+from rendezvous.policy.pacing import Bucket, new_bucket
 from swarm.model import RefusalCode
 from swarm.wire import Requires
 
@@ -61,15 +61,26 @@ def test_who_lost_it_is_passed_over_only_while_another_can_run_it() -> None:
     assert check_passed_over(lost, 8, another=True) is None
 
 
+def test_who_holds_a_suspect_task_gets_no_other_suspect() -> None:
+    suspect = attrs.evolve(demand(), suspect=True)
+    refusal = check_suspect(suspect, holds_suspect=True)
+    assert refusal is not None
+    assert refusal.code is RefusalCode.SUSPECT_HELD
+    assert check_suspect(suspect, holds_suspect=False) is None
+    assert check_suspect(demand(), holds_suspect=True) is None
+
+
 def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
     empty = attrs.evolve(BUCKET, tokens=0.0)
-    lost = attrs.evolve(demand(region="eu"), passed_over=frozenset({1}))
+    lost = attrs.evolve(demand(region="eu"), passed_over=frozenset({1}), suspect=True)
+    suspect = attrs.evolve(demand(), suspect=True)
 
-    def code(asked: Demand, said: Said) -> RefusalCode | None:
-        refusal = decide(asked, "site.test", empty, worker=1, facts=said, another=True, now=0.0)
+    def code(asked: Demand, said: Said, bucket: Bucket = empty) -> RefusalCode | None:
+        refusal = decide(asked, "site.test", bucket, worker=1, facts=said, another=True, holds_suspect=True, now=0.0)
         return None if refusal is None else refusal.code
 
     assert code(lost, Said()) is RefusalCode.REQUIRES_UNMET
     assert code(lost, Said(region="eu")) is RefusalCode.PASSED_OVER
+    assert code(suspect, Said()) is RefusalCode.SUSPECT_HELD
     assert code(demand(), Said()) is RefusalCode.HOST_PACED
-    assert decide(demand(), "site.test", BUCKET, worker=1, facts=Said(), another=True, now=0.0) is None
+    assert code(demand(), Said(), BUCKET) is None

@@ -13,6 +13,8 @@ from rendezvous.policy.retry import (
     RetryRules,
     backoff_s,
     check_dedupe_ttl,
+    counts_restart,
+    is_suspect,
     longest_hold_s,
     retry_delay_s,
     retry_horizon_s,
@@ -107,3 +109,14 @@ def test_a_task_never_outlives_a_dedupe_ttl_that_is_accepted(
     accepted_s = horizon_s + longest_hold_s(max_run_s) + 1e-3
     assert check_dedupe_ttl(accepted_s, max_attempts=max_attempts, max_run_s=max_run_s, rules=RULES) is None
     assert elapsed_s < accepted_s
+
+
+def test_the_first_restart_is_forgiven_and_makes_a_suspect_all_the_same() -> None:
+    assert [counts_restart(restarts) for restarts in (1, 2, 3)] == [False, True, True]
+    assert is_suspect(losses=1, restarts=1, attempts=0, max_attempts=3)
+
+
+def test_leases_that_ran_out_make_a_suspect_before_the_last_attempt() -> None:
+    assert not is_suspect(losses=1, restarts=0, attempts=1, max_attempts=3)
+    assert is_suspect(losses=1, restarts=0, attempts=2, max_attempts=3)
+    assert not is_suspect(losses=0, restarts=0, attempts=2, max_attempts=3)
