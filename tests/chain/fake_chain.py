@@ -1,83 +1,74 @@
-"""A chain in memory with a pool of its own, for the simulation: blocks, reorgs, drops, fees, and the contract's rules.
+"""A chain in memory with a pool of its own: blocks, reorgs, drops, fees, lag; what runs in its blocks, py-evm runs.
 
 It answers the JSON-RPC calls that the pay desk makes, as Hardhat's node was measured to answer (facts/chain.md), and is
-moved by the test alone: nothing is mined, dropped or reorganised by itself. The contract is path A's state machine with
-real ABI encoding, so that the bytes which the sender signs are the bytes that are run here.
+moved by the test alone: nothing is mined, dropped or reorganised by itself. The contract is the compiled one, deployed
+in the first block; the bytes which the sender signs are the bytes that are run here.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-import orjson
-from eth_abi.abi import decode, encode
-from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from rendezvous.chain import escrow
+from rendezvous.chain.escrow import NO_ADDRESS, ChainTask, ContractEvent, TaskState
+from rendezvous.chain.keys import LocalSigner
 from rendezvous.chain.rpc import Call
-from rendezvous.chain.sender import SignedTransaction
 from swarm.errors import RpcSaid, RpcUnreachable
+from tests.chain.evm import (
+    CHAIN_ID,
+    GAS_MOST,
+    Done,
+    Evm,
+    InsufficientFunds,
+    Log,
+    Moment,
+    State,
+    Transaction,
+    contract_address,
+)
 
-CONTRACT = to_checksum_address("0x" + "cc" * 20)
-CHAIN_ID = 31337
+__all__ = ["BLOCK_S", "CHAIN_ID", "CONTRACT", "Block", "FakeChain", "address_of", "signer_of"]
+
 BLOCK_S = 12
-OPEN, PAID, FAILED, REFUNDED = 1, 2, 3, 4
+EXIT_DELAY_S = 3600
+TIP = 10**8
 
 
-class FakeSigner:
-    """Signs without a key: what counts is that other bytes have another hash."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def sign_transaction(self, transaction: Mapping[str, Any]) -> SignedTransaction:
-        raw = orjson.dumps({**transaction, "from": self.address}, option=orjson.OPT_SORT_KEYS)
-        return SignedTransaction(raw=raw, hash="0x" + hashlib.sha256(raw).hexdigest())
+@functools.cache
+def signer_of(name: str) -> LocalSigner:
+    """The key of a name."""
+    return LocalSigner(keccak(text=name))
 
 
-class Reverted(Exception):
-    """A call that the contract refuses."""
-
-    def __init__(self, name: str, *args: Any) -> None:
-        super().__init__(name)
-        entry = escrow._entries("error")[name]
-        self.data = escrow._hash_of("error", name)[:4] + encode(escrow._types(entry), args)
+def address_of(name: str) -> str:
+    """The address of a name's key."""
+    return signer_of(name).address
 
 
-@attrs.define
-class State:
-    """The world after a block."""
-
-    nonces: dict[str, int] = attrs.field(factory=dict)
-    ether: dict[str, int] = attrs.field(factory=dict)
-    balances: dict[str, int] = attrs.field(factory=dict)
-    tasks: dict[tuple[str, bytes], tuple[int, int, int]] = attrs.field(factory=dict)
-
-    def copy(self) -> State:
-        return State(dict(self.nonces), dict(self.ether), dict(self.balances), dict(self.tasks))
-
-    def check_solvent(self) -> None:
-        """The contract's ether is exactly what it owes (I1)."""
-        held = sum(reward for reward, _, state in self.tasks.values() if state == OPEN)
-        assert self.ether.get(CONTRACT, 0) == sum(self.balances.values()) + held
-        assert all(each >= 0 for each in (*self.ether.values(), *self.balances.values()))
+CONTRACT = contract_address(address_of("deployer"))
 
 
 @attrs.define
 class Block:
-    """One block."""
+    """One block.
+
+    Attributes:
+        root: of the state after it.
+        held_wei: what the contract holds after it, as its events say.
+    """
 
     number: int
     hash: str
     timestamp: int
     base_fee: int
-    state: State
+    root: bytes
+    held_wei: int
     transactions: list[str] = attrs.field(factory=list)
     receipts: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     logs: list[dict[str, Any]] = attrs.field(factory=list)
@@ -87,22 +78,43 @@ class FakeChain:
     """The chain and its node.
 
     Args:
-        rng: for block hashes and the base fee.
+        rng: for block hashes.
         start: the first block's time, Unix seconds.
+        base_fee: of the next blocks, until the test sets another; wei.
     """
 
     def __init__(self, rng: random.Random, *, start: int = 1_000_000, base_fee: int = 10**9) -> None:
         self.rng = rng
         self.base_fee = base_fee
-        self.blocks = [Block(0, self._hash(), start, base_fee, State())]
-        self.pool: dict[str, dict[str, Any]] = {}
-        self.known: dict[str, dict[str, Any]] = {}
+        self.evm = Evm()
+        self.blocks = [Block(0, self._hash(), start, base_fee, self._deployed(start), 0)]
+        self.pool: dict[str, Transaction] = {}
+        self.known: dict[str, Transaction] = {}
         #: Answers come from so many blocks ago: a node that lags.
         self.lag = 0
         self.down = False
 
     def _hash(self) -> str:
         return f"0x{self.rng.getrandbits(256):064x}"
+
+    def _deployed(self, start: int) -> bytes:
+        deployer = signer_of("deployer")
+        signed = deployer.sign_transaction(
+            {
+                "type": 2,
+                "chainId": CHAIN_ID,
+                "nonce": 0,
+                "data": "0x" + escrow.deploy_data(exit_delay_s=EXIT_DELAY_S).hex(),
+                "value": 0,
+                "gas": 5_000_000,
+                "maxFeePerGas": 1,
+                "maxPriorityFeePerGas": 1,
+            }
+        )
+        state = self.evm.at(self.evm.empty, Moment(0, start, 0))
+        state.give(deployer.address, 5_000_000)
+        assert state.run(Transaction.read(signed.raw)).ok
+        return state.root()
 
     @property
     def head(self) -> Block:
@@ -112,32 +124,39 @@ class FakeChain:
 
     def give(self, address: str, wei: int) -> None:
         """Put ether into a wallet, in the newest block."""
-        self.head.state.ether[address] = self.head.state.ether.get(address, 0) + wei
+        state = self._after(self.head)
+        state.give(address, wei)
+        self.head.root = state.root()
+
+    def put_code(self, address: str, code: bytes) -> None:
+        """Make an account a contract, in the newest block."""
+        state = self._after(self.head)
+        state.put_code(address, code)
+        self.head.root = state.root()
 
     def mine(self, *, skip: frozenset[str] = frozenset(), seconds: int = BLOCK_S) -> Block:
         """Add a block of what the pool has and can pay for it."""
         before = self.head
-        block = Block(before.number + 1, self._hash(), before.timestamp + seconds, self.base_fee, before.state.copy())
+        block = Block(
+            before.number + 1, self._hash(), before.timestamp + seconds, self.base_fee, before.root, before.held_wei
+        )
+        state = self._after(block)
         ready = True
         while ready:
             ready = False
-            for hash_, tx in sorted(self.pool.items(), key=lambda item: item[1]["nonce"]):
-                if tx["nonce"] < block.state.nonces.get(tx["from"], 0):
+            for hash_, tx in sorted(self.pool.items(), key=lambda item: item[1].nonce):
+                if tx.nonce < state.nonce(tx.sender):
                     del self.pool[hash_]
-                elif hash_ not in skip and self._include(block, hash_, tx):
+                elif hash_ not in skip and state.takes(tx):
+                    self._include(block, tx, state.run(tx))
                     del self.pool[hash_]
                     ready = True
                     break
-        block.state.check_solvent()
+        if block.transactions:
+            block.root = state.root()
+            assert state.ether(CONTRACT) == block.held_wei, "the contract's ether isn't what its events say"
         self.blocks.append(block)
         return block
-
-    def mine_blindly(self) -> None:
-        """Add an empty block, although the books of the contract were tampered with."""
-        before = self.head
-        self.blocks.append(
-            Block(before.number + 1, self._hash(), before.timestamp + BLOCK_S, self.base_fee, before.state.copy())
-        )
 
     def reorg(self, depth: int, *, forget: float = 0.0) -> None:
         """Throw the newest blocks away; their transactions go back to the pool, some are forgotten."""
@@ -152,104 +171,67 @@ class FakeChain:
         """Forget a pooled transaction."""
         self.pool.pop(hash_, None)
 
+    # ── what the test sees, in the newest block ───────────────────────────────────────────────────────────────────
+
+    def nonce(self, address: str) -> int:
+        """How many transactions an account has sent."""
+        return self._after(self.head).nonce(address)
+
+    def ether(self, address: str) -> int:
+        """An account's wei."""
+        return self._after(self.head).ether(address)
+
+    def balance(self, account: str) -> int:
+        """An account's free credit in the contract, wei."""
+        return escrow.decode_balance("0x" + self._view(escrow.balance_call(account)).hex())
+
+    def task(self, requester: str, task: bytes) -> ChainTask:
+        """A task as the contract has it."""
+        return escrow.decode_task("0x" + self._view(escrow.task_call(requester, task)).hex())
+
+    def events(self) -> list[ContractEvent]:
+        """All that the contract ever said."""
+        decoded = (escrow.decode_event(log) for block in self.blocks for log in block.logs)
+        return [event for event in decoded if event is not None]
+
+    def check_solvent(self) -> None:
+        """The contract's ether is exactly what it owes, by its own views (`escrow.md` §5, I1)."""
+        accounts, tasks, locked_wei = set(), set(), 0
+        for event in self.events():
+            args = event.args
+            accounts |= {args[name] for name in ("account", "requester") if name in args}
+            if event.name == "TaskCreated":
+                tasks.add((args["requester"], args["taskId"]))
+            locked_wei += args["amount"] if event.name == "ChannelFunded" else 0
+            locked_wei -= args["paid"] if event.name == "ChannelSettled" else 0
+            locked_wei -= args["returned"] if event.name == "ChannelClosed" else 0
+        held = [self.task(*each) for each in sorted(tasks)]
+        open_wei = sum(each.reward_wei for each in held if each.state is TaskState.OPEN)
+        assert self.ether(CONTRACT) == sum(map(self.balance, accounts)) + open_wei + locked_wei
+
+    def _view(self, data: bytes) -> bytes:
+        done = self._after(self.head).call(sender=CONTRACT, to=CONTRACT, data=data)
+        assert done.ok
+        return done.output
+
     # ── blocks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _include(self, block: Block, hash_: str, tx: dict[str, Any]) -> bool:
-        sender, state = tx["from"], block.state
-        if tx["nonce"] != state.nonces.get(sender, 0) or tx["maxFeePerGas"] < block.base_fee:
-            return False
-        price = min(tx["maxFeePerGas"], block.base_fee + tx["maxPriorityFeePerGas"])
-        if state.ether.get(sender, 0) < tx["value"] + tx["gas"] * price:
-            return False
-        state.nonces[sender] = tx["nonce"] + 1
-        gas_used = tx["gas"] // 2
-        state.ether[sender] -= gas_used * price
-        after, logs = state.copy(), []
-        try:
-            self._run(after, tx, bytes.fromhex(tx["data"][2:]), block.timestamp, logs)
-            ok = True
-        except Reverted:
-            after, logs, ok = state, [], False
-        block.state = after
-        block.transactions.append(hash_)
-        block.receipts[hash_] = {
+    def _after(self, block: Block, *, seconds: int = 0) -> State:
+        """The state that a block leaves, as something sees it that runs so long after it."""
+        return self.evm.at(block.root, Moment(block.number, block.timestamp + seconds, block.base_fee))
+
+    def _include(self, block: Block, tx: Transaction, done: Done) -> None:
+        block.transactions.append(tx.hash)
+        block.receipts[tx.hash] = {
             "blockNumber": hex(block.number),
             "blockHash": block.hash,
-            "status": hex(ok),
+            "status": hex(done.ok),
         }
-        for name, args in logs:
-            block.logs.append(_log(name, args, hash_, block))
-        return True
-
-    def _run(
-        self, state: State, tx: Mapping[str, Any], data: bytes, now: int, logs: list[tuple[str, dict[str, Any]]]
-    ) -> None:
-        sender, value = tx["from"], tx["value"]
-        if state.ether.get(sender, 0) < value:
-            raise RpcSaid(-32000, "Sender doesn't have enough funds to send tx")
-        state.ether[sender] = state.ether.get(sender, 0) - value
-        if tx["to"] != CONTRACT:
-            state.ether[tx["to"]] = state.ether.get(tx["to"], 0) + value
-            return
-        state.ether[CONTRACT] = state.ether.get(CONTRACT, 0) + value
-        name, args = _decoded(data)
-        if name == "createBatch":
-            self._take(state, sender, value, len(args[0]) * args[1], logs)
-            self._create(state, sender, args, now=now, logs=logs)
-        elif name == "completeBatch":
-            self._complete(state, sender, args[0], logs)
-        elif name == "deposit":
-            state.balances[sender] = state.balances.get(sender, 0) + value
-            logs.append(("Deposited", {"account": sender, "amount": value}))
-        elif name == "withdraw":
-            to, amount = to_checksum_address(args[0]), args[1]
-            self._debit(state, sender, amount)
-            state.ether[CONTRACT] -= amount
-            state.ether[to] = state.ether.get(to, 0) + amount
-            logs.append(("Withdrawn", {"account": sender, "to": to, "amount": amount}))
-        else:
-            raise AssertionError(name)
-
-    def _take(self, state: State, sender: str, value: int, total: int, logs: Any) -> None:
-        if value > total:
-            raise Reverted("ExcessValue", value, total)
-        if value:
-            logs.append(("Deposited", {"account": sender, "amount": value}))
-        if total > value:
-            self._debit(state, sender, total - value)
-
-    def _create(self, state: State, sender: str, args: Sequence[Any], *, now: int, logs: Any) -> None:
-        ids, reward, deadline = args
-        for task in ids:
-            if deadline <= now:
-                raise Reverted("DeadlinePassed", deadline)
-            if (sender, task) in state.tasks:
-                raise Reverted("TaskExists", task)
-            state.tasks[sender, task] = (reward, deadline, OPEN)
-            said = {"requester": sender, "taskId": task, "reward": reward, "deadline": deadline}
-            logs.append(("TaskCreated", said))
-
-    def _complete(self, state: State, sender: str, items: Sequence[Any], logs: Any) -> None:
-        for task, assignee, output, success in items:
-            reward, deadline, at = state.tasks.get((sender, task), (0, 0, 0))
-            if at != OPEN:
-                raise Reverted("TaskNotOpen", task)
-            state.tasks[sender, task] = (reward, deadline, PAID if success else FAILED)
-            payee = to_checksum_address(assignee)
-            common = {"requester": sender, "taskId": task, "assignee": payee, "output": output}
-            if success:
-                state.ether[CONTRACT] -= reward
-                state.ether[payee] = state.ether.get(payee, 0) + reward
-                logs.append(("TaskCompleted", {**common, "paid": reward}))
-            else:
-                state.balances[sender] = state.balances.get(sender, 0) + reward
-                logs.append(("TaskFailed", {**common, "refunded": reward}))
-
-    def _debit(self, state: State, account: str, amount: int) -> None:
-        available = state.balances.get(account, 0)
-        if available < amount:
-            raise Reverted("InsufficientBalance", available, amount)
-        state.balances[account] = available - amount
+        for said in done.logs:
+            if said.address == CONTRACT:
+                log = _log(said, tx, block)
+                block.logs.append(log)
+                block.held_wei += _flow_wei(escrow.decode_event(log))
 
     # ── the node ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -288,7 +270,7 @@ class FakeChain:
         return hex(self._seen[-1].number)
 
     def _on_eth_maxPriorityFeePerGas(self) -> str:
-        return hex(10**8)
+        return hex(TIP)
 
     def _on_eth_getBlockByNumber(self, at: str, _full: bool) -> dict[str, Any] | None:
         block = self._at(at)
@@ -302,19 +284,19 @@ class FakeChain:
         }
 
     def _on_eth_getTransactionCount(self, address: str, at: str) -> str:
-        return hex(self._state(at).nonces.get(address, 0))
+        return hex(self._state(at).nonce(address))
 
     def _on_eth_getBalance(self, address: str, at: str) -> str:
-        return hex(self._state(at).ether.get(address, 0))
+        return hex(self._state(at).ether(address))
 
-    def _on_eth_getCode(self, address: str, _at: str) -> str:
-        return "0x60" if address == CONTRACT else "0x"
+    def _on_eth_getCode(self, address: str, at: str) -> str:
+        return "0x" + self._state(at).code(address).hex()
 
-    def _state(self, at: str) -> State:
+    def _state(self, at: str, *, seconds: int = 0) -> State:
         block = self._at(at)
         if block is None:
             raise RpcSaid(-32000, "block not found")
-        return block.state
+        return self._after(block, seconds=seconds)
 
     def _on_eth_getTransactionReceipt(self, hash_: str) -> dict[str, Any] | None:
         return next((block.receipts[hash_] for block in self._seen if hash_ in block.receipts), None)
@@ -324,49 +306,38 @@ class FakeChain:
         return {"hash": hash_} if known else None
 
     def _on_eth_call(self, request: Mapping[str, Any], at: str) -> str:
-        state, data = self._state(at), bytes.fromhex(request["data"][2:])
-        name, args = _decoded(data)
-        if name == "balanceOf":
-            return f"0x{state.balances.get(to_checksum_address(args[0]), 0):064x}"
-        if name == "taskOf":
-            return (
-                "0x"
-                + b"".join(
-                    part.to_bytes(32) for part in state.tasks.get((to_checksum_address(args[0]), args[1]), (0, 0, 0))
-                ).hex()
-            )
-        self._try(request, self._at(at) or self.head)
-        return "0x"
+        return "0x" + self._try(request, at).output.hex()
 
     def _on_eth_estimateGas(self, request: Mapping[str, Any]) -> str:
-        self._try(request, self._seen[-1])
-        return hex(50_000 + 20 * len(request["data"]))
+        return hex(self._try(request, "latest").gas_used)
 
-    def _try(self, request: Mapping[str, Any], block: Block) -> None:
-        tx = {"from": request["from"], "to": request["to"], "value": int(request.get("value", "0x0"), 16)}
+    def _try(self, request: Mapping[str, Any], at: str) -> Done:
+        state, value = self._state(at, seconds=BLOCK_S), int(request.get("value", "0x0"), 16)
+        data = bytes.fromhex(request["data"][2:])
         try:
-            self._run(block.state.copy(), tx, bytes.fromhex(request["data"][2:]), block.timestamp + BLOCK_S, [])
-        except Reverted as fault:
-            raise RpcSaid(3, f"execution reverted: {fault}", fault.data) from None
+            done = state.call(sender=request.get("from", NO_ADDRESS), to=request["to"], data=data, value=value)
+        except InsufficientFunds:
+            raise RpcSaid(-32000, "Sender doesn't have enough funds to send tx") from None
+        if not done.ok:
+            raise RpcSaid(3, "execution reverted", done.output)
+        return done
 
     def _on_eth_sendRawTransaction(self, raw: str) -> str:
-        body = bytes.fromhex(raw[2:])
-        tx, hash_ = orjson.loads(body), "0x" + hashlib.sha256(body).hexdigest()
-        state = self.head.state
-        if hash_ in self.pool:
-            raise RpcSaid(-32000, f"Known transaction: {hash_}")
-        if tx["nonce"] < state.nonces.get(tx["from"], 0):
+        tx, state = Transaction.read(bytes.fromhex(raw[2:])), self._after(self.head)
+        if tx.hash in self.pool:
+            raise RpcSaid(-32000, f"Known transaction: {tx.hash}")
+        if tx.gas > GAS_MOST:
+            raise RpcSaid(-32000, "Transaction gas limit exceeds transaction gas cap")
+        if tx.nonce < state.nonce(tx.sender):
             raise RpcSaid(-32000, "Transaction nonce too low")
-        if state.ether.get(tx["from"], 0) < tx["value"] + tx["gas"] * tx["maxFeePerGas"]:
+        if state.ether(tx.sender) < tx.value + tx.gas * tx.max_fee:
             raise RpcSaid(-32000, "Sender doesn't have enough funds to send tx")
-        for other, pooled in list(self.pool.items()):
-            if (pooled["from"], pooled["nonce"]) == (tx["from"], tx["nonce"]):
-                for fee in ("maxFeePerGas", "maxPriorityFeePerGas"):
-                    if tx[fee] * 100 < pooled[fee] * 110:
-                        raise RpcSaid(-32000, "Replacement transaction underpriced")
-                del self.pool[other]
-        self.pool[hash_] = self.known[hash_] = copy.copy(tx)
-        return hash_
+        for other in [each for each in self.pool.values() if (each.sender, each.nonce) == (tx.sender, tx.nonce)]:
+            if tx.max_fee * 100 < other.max_fee * 110 or tx.tip * 100 < other.tip * 110:
+                raise RpcSaid(-32000, "Replacement transaction underpriced")
+            del self.pool[other.hash]
+        self.pool[tx.hash] = self.known[tx.hash] = tx
+        return tx.hash
 
     def _on_eth_getLogs(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         first, last = int(asked["fromBlock"], 16), int(asked["toBlock"], 16)
@@ -379,31 +350,26 @@ class FakeChain:
         ]
 
 
-def _decoded(data: bytes) -> tuple[str, tuple[Any, ...]]:
-    for name, entry in escrow._entries("function").items():
-        if escrow._hash_of("function", name)[:4] == data[:4]:
-            return name, tuple(decode(escrow._types(entry), data[4:]))
-    raise AssertionError(f"no function {data[:4].hex()}")
-
-
-def _log(name: str, args: Mapping[str, Any], hash_: str, block: Block) -> dict[str, Any]:
-    entry = escrow._entries("event")[name]
-    topics = [escrow.topic_of(name)]
-    plain: list[Mapping[str, Any]] = []
-    for each in entry["inputs"]:
-        if each["indexed"]:
-            topics.append("0x" + encode([each["type"]], [args[each["name"]]]).hex())
-        else:
-            plain.append(each)
-    data = encode([each["type"] for each in plain], [args[each["name"]] for each in plain])
+def _log(said: Log, tx: Transaction, block: Block) -> dict[str, Any]:
     return {
-        "topics": topics,
-        "data": "0x" + data.hex(),
-        "transactionHash": hash_,
+        "address": said.address,
+        "topics": list(said.topics),
+        "data": said.data,
+        "transactionHash": tx.hash,
         "blockNumber": hex(block.number),
+        "blockHash": block.hash,
     }
 
 
-def address_of(name: str) -> str:
-    """An address for a name."""
-    return to_checksum_address("0x" + keccak(text=name).hex()[-40:])
+def _flow_wei(event: ContractEvent | None) -> int:
+    """What an event says of the contract's own ether: what came, less what went."""
+    assert event is not None
+    match event.name:
+        case "Deposited" | "PushFailed":
+            return int(event.args["amount"])
+        case "Withdrawn":
+            return -int(event.args["amount"])
+        case "TaskCompleted" | "ChannelSettled":
+            return -int(event.args["paid"])
+        case _:
+            return 0

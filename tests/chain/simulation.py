@@ -1,7 +1,8 @@
 """One seed, one life of a paid swarm: workers, requesters, a moody chain, a dying root; and what must hold of it.
 
-Everything runs on virtual time and one random generator, so that a seed replays its run step by step. Ledger and sender
-are the real ones; the chain is ``FakeChain``. Chaos first, then everything heals, and the books are compared.
+Everything runs on virtual time and one random generator, so that a seed replays its run step by step. Ledger, sender
+and contract are the real ones; the chain's pool and node are ``FakeChain``'s. Chaos first, then everything heals, and
+the books are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from uuid import UUID
 import structlog
 
 from rendezvous.chain.audit import compare
-from rendezvous.chain.escrow import decode_event
+from rendezvous.chain.escrow import TaskState
 from rendezvous.chain.outbox import Rules
 from rendezvous.chain.sender import SenderLost, TransactionSender
 from rendezvous.ledger.money_ops import (
@@ -39,16 +40,18 @@ from rendezvous.ledger.money_ops import (
 from rendezvous.ledger.ops import LeaseRef, WorkerRef
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import raw_cid
-from swarm.errors import RpcUnreachable
+from swarm.errors import RpcSaid, RpcUnreachable
 from swarm.model import TERMINAL, Status, TaskId
 from swarm.vouchers import chain_task_id
-from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, FakeSigner, address_of
+from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, address_of, signer_of
 from tests.chain.faults import Between, Killed
 from tests.rendezvous.ledger_world import World, new_task
 
 ROOT = address_of("root")
 ETHER = 10**18
 REWARDS = (10**15, 2 * 10**15, 7)
+#: The code of an account that takes no ether: what it is paid is credited to it in the contract.
+REJECTS = bytes.fromhex("60006000fd")
 #: Rounds and blocks that healing may take: a parked item waits for minutes, which are many blocks.
 HEALING_MOST = 80
 
@@ -82,6 +85,9 @@ class Simulation:
             doubt_s=rng.choice((0.0, 30.0)),
         )
         self.workers = [WorkerRef(address_of(f"worker-{n}"), f"instance-{n}") for n in range(rng.randint(1, 20))]
+        for worker in self.workers:
+            if rng.random() < 0.15:
+                self.chain.put_code(worker.address, REJECTS)
         self.tasks: list[TaskId] = []
         self.tasks_most = rng.randint(5, 300) if rng.random() < 0.2 else rng.randint(5, 60)
         self.leases: list[tuple[WorkerRef, LeaseRef]] = []
@@ -243,10 +249,11 @@ class Simulation:
 
     async def do_foreign(self) -> None:
         """Another program uses our key."""
-        nonce = self.chain.head.state.nonces.get(ROOT, 0)
-        signed = FakeSigner(ROOT).sign_transaction(
+        signed = signer_of("root").sign_transaction(
             {
-                "nonce": nonce,
+                "type": 2,
+                "chainId": CHAIN_ID,
+                "nonce": self.chain.nonce(ROOT),
                 "to": address_of("stranger"),
                 "data": "0x",
                 "value": self.rng.randrange(100),
@@ -255,7 +262,7 @@ class Simulation:
                 "maxPriorityFeePerGas": 10**12,
             }
         )
-        with contextlib.suppress(Exception):  # a fuller pool or an outage: then it doesn't happen
+        with contextlib.suppress(RpcSaid, RpcUnreachable):  # the pool has a better one, or an outage
             await self.chain.call("eth_sendRawTransaction", "0x" + signed.raw.hex())
 
     async def do_round(self) -> None:
@@ -288,7 +295,7 @@ class Simulation:
         return TransactionSender(
             self.books,
             self.between,
-            FakeSigner(ROOT),
+            signer_of("root"),
             contract=CONTRACT,
             chain_id=CHAIN_ID,
             epoch=self.claim().epoch,
@@ -304,7 +311,7 @@ class Simulation:
                 holder="root",
                 chain_id=CHAIN_ID,
                 contract=CONTRACT,
-                nonce=self.chain.head.state.nonces.get(ROOT, 0),
+                nonce=self.chain.nonce(ROOT),
                 anchor_number=anchor.number,
                 anchor_hash=anchor.hash,
                 balance_wei=0,
@@ -319,7 +326,7 @@ class Simulation:
         """Everything works again, and nobody wants anything new: what was begun must come to its end."""
         self.tell("healing")
         self.chain.down, self.chain.lag, self.chain.base_fee = False, 0, 10**9
-        self.chain.blocks[-1].state.ether[ROOT] += 1000 * ETHER
+        self.chain.give(ROOT, 1000 * ETHER)
         self.leases.clear()
         left = [task for task in self.tasks if self.world.task(task).status not in TERMINAL]
         if left:
@@ -331,7 +338,7 @@ class Simulation:
             row = self.world.reader.sender(ROOT)
             if row is not None and row.stopped is not None:
                 assert self.foreign or self.rules.doubt_s == 0, row.stopped
-                nonce = self.chain.head.state.nonces.get(ROOT, 0)
+                nonce = self.chain.nonce(ROOT)
                 self.world.do(ResumeSender(address=ROOT, next_nonce=nonce))
             self.world.do(RetryParked(address=ROOT))
             self.chain.mine()
@@ -387,20 +394,19 @@ class Simulation:
             block.receipts[hash_]["status"] == "0x1"
             for block in deep
             for hash_ in block.transactions
-            if (self.chain.known[hash_]["from"], self.chain.known[hash_]["nonce"]) == (ROOT, entry.nonce)
+            if (self.chain.known[hash_].sender, self.chain.known[hash_].nonce) == (ROOT, entry.nonce)
         ]
         assert found == [entry.ok], "a verdict was given before it was final"
 
     def check(self) -> None:
         """Ledger and chain are equal to the wei; each (task, generation) was settled exactly once."""
-        chain, intents = self.chain.head.state, self.intents()
+        chain, intents = self.chain, self.intents()
         chain.check_solvent()
-        logs = [log for block in self.chain.blocks for log in block.logs]
-        events = [event for event in map(decode_event, logs) if event is not None]
+        events = [event for event in chain.events() if ROOT in (event.args.get("requester"), event.args.get("account"))]
         row = self.world.reader.sender(ROOT)
         assert row is not None
-        balance_wei = chain.balances.get(ROOT, 0)
-        report = compare(row, intents, intents, events, balance_wei=balance_wei, block=self.chain.head.number)
+        balance_wei = chain.balance(ROOT)
+        report = compare(row, intents, intents, events, balance_wei=balance_wei, block=chain.head.number)
         assert report.differences == (), report.differences
         assert report.open_wei == 0
         owed: Counter[str] = Counter()
@@ -411,15 +417,15 @@ class Simulation:
             if intent.kind.slot == "settle" and intent.state is IntentState.DONE:
                 settled[intent.key] += 1
         for worker in self.workers:
-            assert chain.ether.get(worker.address, 0) == owed[worker.address]
+            assert chain.ether(worker.address) + chain.balance(worker.address) == owed[worker.address]
         fundings = [intent for intent in intents if intent.kind is IntentKind.CREATE]
         for funding in fundings:
-            on_chain = chain.tasks.get((ROOT, chain_task_id(funding.task or "", funding.generation or 0)))
+            on_chain = chain.task(ROOT, chain_task_id(funding.task or "", funding.generation or 0)).state
             if funding.state is IntentState.DONE:
                 assert settled[funding.key] == 1
             else:
-                assert (funding.state, on_chain, settled[funding.key]) == (IntentState.VOID, None, 0)
-        assert sum(settled.values()) == len(chain.tasks)
+                assert (funding.state, on_chain, settled[funding.key]) == (IntentState.VOID, TaskState.NONE, 0)
+        assert sum(settled.values()) == sum(event.name == "TaskCreated" for event in events)
         self.check_flags({funding.key: funding for funding in fundings})
 
     def check_flags(self, fundings: dict[str, Intent]) -> None:

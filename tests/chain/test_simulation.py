@@ -9,6 +9,6 @@ import pytest
 from tests.chain.simulation import Simulation
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_ledger_and_chain_are_equal_after_any_life(seed: int, tmp_path: Path) -> None:
     Simulation(seed, tmp_path).run()
