@@ -57,7 +57,7 @@ def test_the_record_of_another_swarm_or_of_none_names_nobody() -> None:
 
 def test_the_record_doesnt_tell_the_swarms_tag() -> None:
     assert TAG.encode() not in encode_txt(ADDRESSES, scope=SCOPE)
-    assert SCOPE != scope_of(TAG + "2")
+    assert scope_of(TAG + "2") != SCOPE
 
 
 def test_what_fits_no_string_is_left_out() -> None:
