@@ -273,6 +273,8 @@ class RefusalCode(enum.StrEnum):
     HOST_HELD = "host_held"
     NO_FREE_SLOT = "no_free_slot"
     PAUSED = "paused"
+    QUARANTINED = "quarantined"
+    VERSION_NOT_APPROVED = "version_not_approved"
     # what the root leans on
     LEDGER_UNAVAILABLE = "ledger_unavailable"
     IPFS_UNAVAILABLE = "ipfs_unavailable"

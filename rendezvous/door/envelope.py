@@ -73,6 +73,8 @@ STATUS_OF: Final[Mapping[RefusalCode, int]] = {
     _C.HOST_HELD: 409,
     _C.NO_FREE_SLOT: 409,
     _C.PAUSED: 409,
+    _C.QUARANTINED: 409,
+    _C.VERSION_NOT_APPROVED: 409,
     _C.LEDGER_UNAVAILABLE: 503,
     _C.IPFS_UNAVAILABLE: 503,
     _C.STORE_FULL: 507,

@@ -210,6 +210,7 @@ class Turns:
             ),
             lost=result.lost,
             cancelled=result.cancelled,
+            paused=result.paused,
             live_workers=self._fleet.live_count(),
             spread_s=self._fleet.spread_s(),
             roots=self._roots,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rendezvous.ledger.acts import unpark
 from rendezvous.ledger.endings import expire, lose, reconsider_passed_over
 from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.ops import Forget
@@ -44,13 +45,14 @@ def sweep(unit: Unit, lines: Lines) -> float:
     for row in unit.read_tasks(statements.ripe_passed_over, unit.now):
         reconsider_passed_over(unit, lines, row)
     unit.flush()
+    more = unpark(unit, lines)
     connection = unit.connection
     connection.run(statements.forget_idempotency, unit.now - unit.settings.idempotency_keep_s)
     connection.run(statements.forget_challenges, unit.now - CHALLENGE_KEEP_S)
     connection.run(statements.forget_invites, unit.now)
     unit.fleet.forget_silent(now=unit.now)
     due: list[float] = [at for at in connection.rows(statements.next_due)[0] if at is not None]
-    return max(0.0, min([at - unit.now for at in due] + [LONGEST_PAUSE_S]))
+    return 0.0 if more else max(0.0, min([at - unit.now for at in due] + [LONGEST_PAUSE_S]))
 
 
 def _wake(unit: Unit, row: TaskRow) -> None:

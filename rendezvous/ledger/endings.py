@@ -29,8 +29,21 @@ def fail(
     detail: str,
     said_retryable: bool | None = None,
     retry_after_s: float | None = None,
+    who: str | None = None,
 ) -> None:
-    """Count an attempt as failed: the task waits for the next one, or is a dead letter."""
+    """Count an attempt as failed: the task waits for the next one, or is a dead letter.
+
+    Args:
+        unit: the transaction.
+        row: the task.
+        by: whose act it is; the operator may fail tasks that nobody holds.
+        reason: a ``Reason``, or an executor's own word.
+        detail: more for people.
+        said_retryable: what the executor said of its own word.
+        retry_after_s: what the site asked for, seconds.
+        who: the operator's name.
+    """
+    by_hand = Move.FAIL_BY_HAND if by is Actor.OPERATOR else None
     unit.touch(row)
     row.attempts += 1
     row.reason, row.detail = reason, detail or None
@@ -45,10 +58,10 @@ def fail(
         rng=unit.rng,
     )
     if delay_s is None:
-        unit.move(row, Move.FAIL, Status.FAILED, by, reason=reason, detail=row.detail)
+        unit.move(row, by_hand or Move.FAIL, Status.FAILED, by, who=who, reason=reason, detail=row.detail)
     else:
         row.wake_at = unit.now + delay_s
-        unit.move(row, Move.RETRY, Status.WAITING, by, reason=reason, detail=row.detail)
+        unit.move(row, by_hand or Move.RETRY, Status.WAITING, by, who=who, reason=reason, detail=row.detail)
 
 
 def give_back(unit: Unit, row: TaskRow, by: Actor, *, who: str | None = None, detail: str | None = None) -> None:

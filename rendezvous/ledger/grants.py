@@ -17,16 +17,23 @@ from rendezvous.ledger.guards import is_live, not_found
 from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.ops import Granted
 from rendezvous.ledger.rows import TaskRow, task_body
+from rendezvous.ledger.rules import load_rules, records_of
 from rendezvous.ledger.turns import TurnWork, renew_lease
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.eligibility import check_demand, check_passed_over, check_suspect, decide
+from rendezvous.policy.pauses import check_paused
+from rendezvous.policy.records import CLEAN, check_record
+from rendezvous.policy.versions import check_approved
 from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 
 __all__ = ["grant"]
 
+_NOWHERE: Final[frozenset[int]] = frozenset()
 _VIA: Final = {via.value: via for via in Via}
 #: How many tasks of one lane are read ahead, at most, where its host gives as many.
 WINDOW: Final = 1_024
+#: How many tasks of paused jobs one transaction sets aside, at most: some ten milliseconds of the writer.
+PARKED_MOST: Final = 1_000
 
 
 @attrs.define
@@ -64,6 +71,8 @@ class _Picker:
         self._others: Final[dict[int, bool]] = {}
         #: Whether each worker holds a suspect task.
         self._suspects: Final[dict[int, bool]] = {}
+        self._rules: Final = load_rules(unit)
+        self._parked = 0
 
     def another(self, demand: int) -> bool:
         """Whether a live worker that the demand doesn't pass over meets it."""
@@ -85,8 +94,11 @@ class _Picker:
             demand,
             state.host,
             state.bucket,
+            rules=self._rules,
+            job=self._unit.memory.jobs[row.job].id,
             worker=turn.worker.n,
             facts=turn.op.facts,
+            record=records_of(self._unit, turn.worker.n).get(lane.host, CLEAN),
             another=bool(demand.passed_over) and self.another(lane.demand),
             holds_suspect=demand.suspect and self._holds_suspect(turn.worker.n),
             now=self._unit.now,
@@ -124,24 +136,47 @@ class _Picker:
     def best(self, turn: TurnWork) -> int | None:
         """Take the best task that this worker may have; None where there is none."""
         demands = [demand for demand in self._ready_demands() if self._may(turn, demand)]
-        while True:
-            tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
-            if not tops:
-                return None
-            heap, demand = min(tops, key=lambda each: each[0][0])
-            _, seq, lane = heapq.heappop(heap)
-            line = self._open[lane]
-            host = self._lines.host(line.host)
-            if host.left < 1:
-                continue  # the host has given all it may: the lane is out of this transaction
-            taken = seq in self._taken
-            if not taken:
-                self._taken.add(seq)
-                host.take()
-                self._note_suspect(demand, turn)
-            self._push_next(heap, line)
-            if not taken:
-                return seq
+        #: Lanes that others may have, but not this worker: they go back when it has its task.
+        passed: list[tuple[list[tuple[int, int, int]], tuple[int, int, int]]] = []
+        try:
+            while True:
+                tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
+                if not tops or self._parked >= PARKED_MOST:  # the next transaction sets more aside
+                    return None
+                heap, demand = min(tops, key=lambda each: each[0][0])
+                entry = heapq.heappop(heap)
+                _, seq, lane = entry
+                line = self._open[lane]
+                host = self._lines.host(line.host)
+                if host.left < 1:
+                    continue  # the host has given all it may: the lane is out of this transaction
+                if turn.barred and line.host in turn.barred:
+                    passed.append((heap, entry))
+                    continue
+                taken = seq in self._taken or self._park(seq)
+                if not taken:
+                    self._taken.add(seq)
+                    host.take()
+                    self._note_suspect(demand, turn)
+                self._push_next(heap, line)
+                if not taken:
+                    return seq
+        finally:
+            for heap, entry in passed:
+                heapq.heappush(heap, entry)
+
+    def _park(self, seq: int) -> bool:
+        """Set a task of a paused job aside; False where its job isn't paused."""
+        jobs = self._rules.pauses.jobs
+        if not jobs:
+            return False
+        (row,) = self._unit.tasks_by_seq([seq])
+        if self._unit.memory.jobs[row.job].id not in jobs:
+            return False
+        self._parked += 1
+        self._taken.add(seq)
+        self._lines.park(row, parked=True)
+        return True
 
     def _ready_demands(self) -> list[int]:
         if self._demands is None:
@@ -153,14 +188,17 @@ class _Picker:
                 if after is None:
                     break
                 self._demands.append(after)
+            demands = unit.memory.demands
             unit.know_demands(set(self._demands))
+            self._demands = [number for number in self._demands if not demands[number].parked]
         return self._demands
 
     def _may(self, turn: TurnWork, demand: int) -> bool:
         known = self._meets.get((turn.worker.n, demand))
         if known is None:
             asked = self._unit.memory.demands[demand]
-            refusal = check_demand(asked, turn.op.facts)
+            facts = turn.op.facts
+            refusal = check_demand(asked, facts) or check_approved(asked.kind, facts.versions, self._rules.approved)
             if refusal is None and turn.worker.n in asked.passed_over:
                 refusal = check_passed_over(asked, turn.worker.n, another=self.another(demand))
             known = self._meets[turn.worker.n, demand] = refusal is None
@@ -191,6 +229,8 @@ class _Picker:
             ahead = int(min(self._wanted, WINDOW, self._lines.host(line.host).left))
             if ahead < 1:
                 return
+            if self._rules.pauses.jobs:
+                ahead = WINDOW  # many of them may be set aside
             most = line.looked_at + ahead
             line.read = unit.connection.rows(unit.statements.ready_tasks, line.lane, most)
             line.exhausted = len(line.read) < most
@@ -209,8 +249,15 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     asking = [turn for turn in turns if not turn.outdated and (turn.op.want or turn.op.offers)]
     if not asking:
         return
+    rules = load_rules(unit)
+    if rules.pauses.swarm is not None:
+        _refuse_all(asking, check_paused(rules.pauses))
+        return
     lines.open_due()
-    picker = _Picker(unit, lines, wanted=sum(turn.op.want + len(turn.op.offers) for turn in asking))
+    wanted = sum(turn.op.want + len(turn.op.offers) for turn in asking)
+    for turn in asking:
+        turn.barred = _barred(unit, turn)
+    picker = _Picker(unit, lines, wanted=wanted + max(len(turn.barred) for turn in asking))
     picks: list[_Pick] = []
     for turn in asking:
         asked = len(turn.op.offers) + turn.op.want
@@ -225,6 +272,22 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
             picks.append(_Pick(turn, best, Via.WANT))
     _assign(unit, picks)
     lines.debit()
+
+
+def _refuse_all(turns: Iterable[TurnWork], refusal: Refusal | None) -> None:
+    """Nothing is granted to anybody."""
+    for turn in turns:
+        if refusal is not None:
+            turn.paused = refusal.message
+            turn.refused.update((task, refusal) for task in turn.op.offers)
+
+
+def _barred(unit: Unit, turn: TurnWork) -> frozenset[int]:
+    """The hosts that this worker gets nothing of, whoever else does."""
+    records = records_of(unit, turn.worker.n)
+    if not records:
+        return _NOWHERE
+    return frozenset(host for host, record in records.items() if check_record(record, "", now=unit.now) is not None)
 
 
 def _grant_again(unit: Unit, turn: TurnWork, rows: Iterable[TaskRow]) -> None:

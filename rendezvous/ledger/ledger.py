@@ -30,25 +30,32 @@ from rendezvous.ledger.engine import BUSY_TIMEOUT_MS, open_engine, open_reading_
 from rendezvous.ledger.migrate import migrate
 from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked, Sender, SenderHeld
 from rendezvous.ledger.ops import (
+    ApproveVersion,
     Cancel,
     Ended,
     Enrol,
+    FailByHand,
     Forget,
     HoldHost,
     KeepAcceptance,
     LedgerEvent,
+    LiftQuarantine,
     Op,
+    Pause,
     PutInvite,
     PutKey,
+    Quarantine,
     Rearm,
     RemoveWorker,
     Replay,
+    Resume,
     RevokeKey,
     SeeWorkers,
     SetHostPace,
     Submit,
     SubmitResult,
     Sweep,
+    TakeBack,
     TakeTurn,
     TurnResult,
 )
@@ -58,7 +65,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import BATCH
 from rendezvous.ledger.transitions import Group, LedgerCore
 from swarm.errors import ClosedError, LedgerUnavailable
-from swarm.model import Refusal, Status
+from swarm.model import Refusal, Status, TaskId
 
 __all__ = ["Ledger", "LedgerClock", "open_ledger"]
 
@@ -129,7 +136,13 @@ class Ledger:
     @overload
     async def call(self, op: TakeTurn) -> TurnResult: ...
     @overload
-    async def call(self, op: Cancel | Replay) -> tuple[Ended, ...]: ...
+    async def call(self, op: Cancel | Replay | FailByHand | TakeBack) -> tuple[Ended, ...]: ...
+    @overload
+    async def call(self, op: Pause | Resume | LiftQuarantine) -> Refusal | None: ...
+    @overload
+    async def call(self, op: Quarantine) -> tuple[TaskId, ...]: ...
+    @overload
+    async def call(self, op: ApproveVersion) -> tuple[str, ...]: ...
     @overload
     async def call(self, op: Sweep) -> float: ...
     @overload

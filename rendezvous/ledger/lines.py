@@ -84,7 +84,7 @@ class Lines:
         bucket = new_bucket(rate_per_s=settings.host_rate_per_s, burst=settings.host_burst, now=unit.now)
         first = unit.next("host", by=len(names))
         rows = [
-            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, None, None)
+            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, None, None, None)
             for number, name in enumerate(names, first)
         ]
         unit.connection.many(unit.statements.insert_host, rows)
@@ -92,7 +92,7 @@ class Lines:
             self._keep_host(columns)
 
     def _keep_host(self, columns: Any) -> None:
-        number, host, tokens, refilled_at, rate_per_s, burst, held_until, held_why = columns
+        number, host, tokens, refilled_at, rate_per_s, burst, held_until, held_why, paused = columns
         self._unit.keep_host(number, host)
         bucket = Bucket(
             tokens=tokens,
@@ -101,6 +101,7 @@ class Lines:
             burst=burst,
             held_until=held_until,
             held_why=held_why,
+            paused=bool(paused),
         )
         self._hosts[number] = HostState(number, host, bucket, now=self._unit.now)
 
@@ -118,7 +119,15 @@ class Lines:
         old = self.host(number).bucket
         fresh = new_bucket(rate_per_s=rate_per_s, burst=burst, now=self._unit.now)
         tokens = fresh.tokens if old.unlimited else min(tokens_now(old, now=self._unit.now), fresh.burst)
-        self._write_bucket(number, attrs.evolve(fresh, tokens=tokens, held_until=old.held_until, held_why=old.held_why))
+        self._write_bucket(
+            number,
+            attrs.evolve(fresh, tokens=tokens, held_until=old.held_until, held_why=old.held_why, paused=old.paused),
+        )
+
+    def pause(self, host: str, *, paused: bool) -> None:
+        """Close a host's lanes until further notice, or open them again."""
+        number = self.hosts_by_name([host])[host]
+        self._write_bucket(number, attrs.evolve(self.host(number).bucket, paused=paused))
 
     def debit(self) -> None:
         """Write what this transaction's grants took from the buckets; close the lanes of those that ran empty."""
@@ -136,6 +145,7 @@ class Lines:
             bucket.burst,
             bucket.held_until,
             bucket.held_why,
+            1 if bucket.paused else None,
             number,
         )
         unit.connection.run(unit.statements.close_lanes, opens_at(bucket, now=unit.now), number)
@@ -185,12 +195,26 @@ class Lines:
 
     def pass_over(self, row: TaskRow, workers: frozenset[int], *, suspect: bool = False) -> None:
         """Put a task in the lane of its demand that passes over these workers, or of suspects; or in the plain one."""
+        self._place(row, attrs.evolve(self._demand_of(row), passed_over=workers, suspect=suspect))
+
+    def park(self, row: TaskRow, *, parked: bool) -> None:
+        """Put a task aside, since its job is paused; or back in line."""
+        self._place(row, attrs.evolve(self._demand_of(row), parked=parked))
+
+    def stand_plainly(self, row: TaskRow) -> None:
+        """Put a task in the lane of a new one: passing over nobody, no suspect, not set aside."""
+        self._place(row, attrs.evolve(self._demand_of(row), passed_over=frozenset(), suspect=False, parked=False))
+
+    def _demand_of(self, row: TaskRow) -> Demand:
+        memory = self._unit.memory
+        return memory.demands[memory.lanes[row.lane].demand]
+
+    def _place(self, row: TaskRow, demand: Demand) -> None:
         unit = self._unit
         lane = unit.memory.lanes[row.lane]
-        demand = unit.memory.demands[lane.demand]
-        if (demand.passed_over, demand.suspect) == (workers, suspect):
+        if unit.memory.demands[lane.demand] == demand:
             return
-        key = demand_key(attrs.evolve(demand, passed_over=workers, suspect=suspect))
+        key = demand_key(demand)
         host = unit.memory.hosts[lane.host]
         number = self.lanes([(key, host)])[key, host]
         unit.touch(row)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rendezvous.ledger.money_ops import MoneyOp
+from rendezvous.policy.pauses import Scope
 from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Status, TaskId, Via, Wei
 from swarm.wire import Requires, TaskBody
 
@@ -210,6 +211,8 @@ class TurnResult(_Value, frozen=True, kw_only=True):
     #: Tasks in ``held`` or ``renew`` that were cancelled.
     cancelled: tuple[TaskId, ...] = ()
     refused: dict[TaskId, Refusal] = {}
+    #: Why nothing is granted at all: the swarm is paused.
+    paused: str | None = None
 
 
 # ── by the requester, the operator and the clock ──────────────────────────────────────────────────────────────────
@@ -329,6 +332,132 @@ class RemoveWorker(_Value, frozen=True, kw_only=True):
     who: str
 
 
+# ── the operator's acts ───────────────────────────────────────────────────────────────────────────────────────────
+#
+# ``who`` is the operator's name, ``why`` a sentence for people. Tasks that an act moves have both in their history; the
+# act itself is in ``LedgerReader.acts``.
+
+
+class Pause(_Value, frozen=True, kw_only=True):
+    """Grant nothing any more: of the swarm, of a host, or of a job. What is held goes on. Answer: None or ``Refusal``.
+
+    A job that isn't there is ``not_found``. Pausing again replaces who and why. ``LedgerReader.pauses`` lists them.
+    """
+
+    scope: Scope
+    #: The host, or the job's id; empty for the swarm.
+    name: str = ""
+    who: str
+    why: str
+
+
+class Resume(_Value, frozen=True, kw_only=True):
+    """End a pause. Answer: None or ``Refusal`` (``not_found`` where there is no such pause).
+
+    A job's tasks come back into line a batch a sweep.
+    """
+
+    scope: Scope
+    name: str = ""
+    who: str
+    why: str = ""
+
+
+class Quarantine(_Value, frozen=True, kw_only=True):
+    """Grant a worker nothing of a host for a while; what it holds of it goes back uncounted, and not to it.
+
+    Answer: ``tuple[TaskId, ...]``, what went back. Again replaces until when, who and why.
+    ``LedgerReader.quarantines`` lists them.
+    """
+
+    worker: WorkerRef
+    host: str
+    for_s: float
+    who: str
+    why: str
+
+
+class LiftQuarantine(_Value, frozen=True, kw_only=True):
+    """End a quarantine before its time. Answer: None or ``Refusal`` (``not_found`` where there is none)."""
+
+    worker: WorkerRef
+    host: str
+    who: str
+    why: str = ""
+
+
+class ApproveVersion(_Value, frozen=True, kw_only=True):
+    """Pin a version of the worker program or of a kind's executor; or, not ``approved``, take it off the pinned ones.
+
+    While a name has pinned versions, only workers that run one of them are granted such tasks; with none, all are.
+    Answer: ``tuple[str, ...]``, the pinned versions of that name. ``LedgerReader.approvals`` lists them.
+    """
+
+    #: ``worker``, or a kind.
+    name: str
+    version: str
+    approved: bool = True
+    who: str
+    why: str = ""
+
+
+class FailByHand(_Value, frozen=True, kw_only=True):
+    """Count an attempt of tasks as failed, whoever has them. Answer: ``tuple[Ended, ...]``.
+
+    Retryable reasons (by the ledger's retry rules) make it wait for the next attempt, if it has one; else it is a dead
+    letter. A task that isn't there is ``not_found``; one that has ended is ``wrong_status``.
+    """
+
+    tasks: tuple[TaskId, ...]
+    who: str
+    reason: str = "by_hand"
+    detail: str = ""
+
+
+class TakeBack(_Value, frozen=True, kw_only=True):
+    """Take leases away from whoever has them; the attempt isn't counted. Answer: ``tuple[Ended, ...]``.
+
+    A task that isn't there is ``not_found``; one that nobody holds is ``wrong_status``.
+    """
+
+    tasks: tuple[TaskId, ...]
+    who: str
+    why: str = ""
+
+
+class QuarantineView(_Value, frozen=True, kw_only=True):
+    """One quarantine that holds now. ``who`` is None where the count did it; ``times`` counts those before it too."""
+
+    worker: WorkerRef
+    host: str
+    left_s: float
+    who: str | None
+    why: str
+    times: int
+
+
+class ApprovalView(_Value, frozen=True, kw_only=True):
+    """One pinned version. ``at`` is ledger time, Unix seconds."""
+
+    name: str
+    version: str
+    who: str
+    at: float
+
+
+class ActView(_Value, frozen=True, kw_only=True):
+    """One act of an operator that concerns no single task. ``at`` is ledger time, Unix seconds."""
+
+    n: int
+    at: float
+    who: str
+    #: paused, resumed, quarantined, quarantine_lifted, version_approved, version_withdrawn
+    act: str
+    #: ``swarm``, ``host HOST``, ``job ID``, ``ADDRESS:INSTANCE on HOST``, ``NAME VERSION``
+    subject: str
+    why: str
+
+
 # ── keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -408,6 +537,13 @@ Op = (
     | KeepAcceptance
     | PutInvite
     | Enrol
+    | Pause
+    | Resume
+    | Quarantine
+    | LiftQuarantine
+    | ApproveVersion
+    | FailByHand
+    | TakeBack
     | MoneyOp
 )
 

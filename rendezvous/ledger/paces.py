@@ -29,7 +29,9 @@ def repace(engine: Engine, settings: LedgerSettings) -> None:
     # When a lane opens was reckoned at the old pace; an open one asks its host's bucket.
     reopen = (
         sa.update(lanes)
-        .where(lanes.c.host.in_(sa.select(hosts.c.n).where(stale, hosts.c.held_until.is_(None))))
+        .where(
+            lanes.c.host.in_(sa.select(hosts.c.n).where(stale, hosts.c.held_until.is_(None), hosts.c.paused.is_(None)))
+        )
         .values(opens_at=None)
     )
     fewer = sa.case((hosts.c.tokens < burst, hosts.c.tokens), else_=burst)

@@ -14,13 +14,25 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from rendezvous.ledger import money_queries
+from rendezvous.ledger import money_queries, policy_queries
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.money_ops import Book, Intent, Sender
-from rendezvous.ledger.ops import AllowanceView, LeaseRef, SeenWorker, SignedReceipt, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import (
+    ActView,
+    AllowanceView,
+    ApprovalView,
+    LeaseRef,
+    QuarantineView,
+    SeenWorker,
+    SignedReceipt,
+    WorkerFacts,
+    WorkerRef,
+)
 from rendezvous.ledger.rows import demand_of
 from rendezvous.ledger.views import event_view, event_views, exported, task_view, task_views
 from rendezvous.ledger.why import why_not
+from rendezvous.policy.pacing import FOREVER
+from rendezvous.policy.pauses import Pause
 from swarm.errors import LedgerUnavailable, MalformedInput
 from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId
 from swarm.wire import EventView, JobView, Page, TaskView
@@ -191,6 +203,24 @@ class LedgerReader:
             .limit(limit)
         )
         return [(row.seq, task_view(row, now=None)) for row in self._rows(statement)]
+
+    # ── the operator's acts ───────────────────────────────────────────────────────────────────────────────────────
+
+    def pauses(self) -> list[Pause]:
+        """What is paused: the swarm first, then hosts and jobs."""
+        return policy_queries.read_pauses(self._rows)
+
+    def quarantines(self, *, now: float) -> list[QuarantineView]:
+        """The quarantines that hold at a ledger time, those that last longest first."""
+        return policy_queries.read_quarantines(self._rows, now=now)
+
+    def approvals(self) -> list[ApprovalView]:
+        """The pinned versions; a name that has none is free."""
+        return policy_queries.read_approvals(self._rows)
+
+    def acts(self, *, before: int | None = None, limit: int = 100) -> list[ActView]:
+        """What operators did that concerns no single task, newest first; before an act (its ``n``)."""
+        return policy_queries.read_acts(self._rows, before=before, limit=min(limit, PAGE_MOST))
 
     # ── money ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -395,7 +425,7 @@ class LedgerReader:
         Returns:
             A ledger time, None where no line is closed; and how many closed lines a turn would open now.
         """
-        closed = sa.and_(t.lanes.c.opens_at.is_not(None), t.lanes.c.head_seq.is_not(None))
+        closed = sa.and_(t.lanes.c.opens_at < FOREVER, t.lanes.c.head_seq.is_not(None))
         statement = sa.select(
             sa.func.min(t.lanes.c.opens_at),
             sa.func.coalesce(sa.func.sum(sa.case((t.lanes.c.opens_at <= now, 1), else_=0)), 0),

@@ -53,7 +53,7 @@ def replay(unit: Unit, lines: Lines, op: Replay) -> tuple[Ended, ...]:
         row.expires_at = max(row.expires_at, unit.now + lasted_s)
         row.attempts, row.funding_generation = 0, row.funding_generation + 1
         row.lost = row.reason = row.detail = row.lease_until = row.wake_at = row.finished_at = None
-        lines.pass_over(row, frozenset())
+        lines.stand_plainly(row)
         unit.move(row, Move.REPLAY, Status.PENDING, _actor(op.owner), who=_operator(op))
         return row.status
 

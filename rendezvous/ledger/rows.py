@@ -185,6 +185,8 @@ def demand_key(demand: Demand) -> str:
         key["passed_over"] = sorted(demand.passed_over)
     if demand.suspect:
         key["suspect"] = True
+    if demand.parked:
+        key["parked"] = True
     return orjson.dumps(key, option=orjson.OPT_SORT_KEYS).decode()
 
 
@@ -197,6 +199,7 @@ def demand_of(key: str) -> Demand:
         requires=msgspec.convert(values.get("requires", {}), Requires),
         passed_over=frozenset(values.get("passed_over", ())),
         suspect=values.get("suspect", False),
+        parked=values.get("parked", False),
     )
 
 

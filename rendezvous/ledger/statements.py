@@ -20,6 +20,7 @@ from rendezvous.ledger import tables as t
 from rendezvous.ledger.allowance_statements import AllowanceStatements
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.money_statements import MoneyStatements
+from rendezvous.ledger.policy_statements import PolicyStatements
 from swarm.model import Actor, Move, Status
 
 __all__ = ["BATCH", "EVENT", "MUTABLE", "NEW_TASK", "EventKind", "Statements"]
@@ -106,6 +107,7 @@ class Statements:
         self._people()
         self.money: Final = MoneyStatements(self._compile, self._insert)
         self.allowances: Final = AllowanceStatements(self._compile, self._insert)
+        self.policy: Final = PolicyStatements(self._compile, self._insert)
 
     def _compile(self, statement: Any, *names: str) -> Compiled:
         return Compiled(statement, names, self._dialect)
@@ -134,6 +136,13 @@ class Statements:
         seqs, seq = t.json_column("seqs", BigInteger())
         self.tasks_by_seq = self._compile(sa.select(tasks).select_from(seqs).join(tasks, tasks.c.seq == seq), "seqs")
         holders, holder = t.json_column("workers", BigInteger())
+        self.held_of_host = self._compile(
+            sa.select(tasks.c.seq)
+            .join(t.lanes, t.lanes.c.n == tasks.c.lane)
+            .where(tasks.c.worker == bindparam("the_worker"), _is(Status.ACTIVE), t.lanes.c.host == bindparam("host")),
+            "the_worker",
+            "host",
+        )
         self.held_seqs = self._compile(
             sa.select(tasks.c.worker, tasks.c.seq)
             .select_from(holders)
@@ -376,7 +385,7 @@ class Statements:
             sa.select(hosts).select_from(numbers).join(hosts, hosts.c.n == number), "numbers"
         )
         self.insert_host = self._plain_insert(hosts)
-        bucket = ("tokens", "refilled_at", "rate_per_s", "burst", "held_until", "held_why")
+        bucket = ("tokens", "refilled_at", "rate_per_s", "burst", "held_until", "held_why", "paused")
         self.update_host = self._compile(
             sa.update(hosts)
             .where(hosts.c.n == bindparam("the_n"))

@@ -38,8 +38,10 @@ from sqlalchemy.types import JSON, TypeEngine
 from swarm.model import Status
 
 __all__ = [
+    "acts",
     "allowances",
     "api_keys",
+    "approvals",
     "attempts",
     "budgets",
     "challenges",
@@ -59,7 +61,9 @@ __all__ = [
     "lanes",
     "manifests",
     "metadata",
+    "pauses",
     "receipts",
+    "records",
     "senders",
     "status_counts",
     "task_bodies",
@@ -244,6 +248,8 @@ hosts = Table(
     Column("burst", Double, nullable=False),
     Column("held_until", Double),
     Column("held_why", Text),
+    #: 1 while the operator has paused it (``pauses`` says who and why).
+    Column("paused", Integer),
 )
 
 lanes = Table(
@@ -267,6 +273,63 @@ _partial(
     where="head_seq IS NOT NULL AND opens_at IS NULL",
 )
 _partial("lanes_closed", lanes.c.opens_at, where="opens_at IS NOT NULL")
+
+# ── what the operator said, and what is held against whom (``rules``) ─────────────────────────────────────────────
+
+#: What is paused. A pause of a job that was ended stays until its parked tasks are back in line.
+pauses = Table(
+    "pauses",
+    metadata,
+    Column("scope", String, primary_key=True),
+    #: The host, or the job's id; empty for the swarm.
+    Column("name", String, primary_key=True),
+    Column("who", String, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("since", Double, nullable=False),
+    #: The job's tasks up to this one (its seq) are back in line; NULL while the pause holds.
+    Column("resumed_to", _Number),
+    sqlite_with_rowid=False,
+)
+
+#: Pinned versions; a name without any is free.
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("version", String, primary_key=True),
+    Column("who", String, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: What is held against a worker on a host.
+records = Table(
+    "records",
+    metadata,
+    Column("worker", _Number, primary_key=True, autoincrement=False),
+    Column("host", _Number, primary_key=True, autoincrement=False),
+    Column("quarantined_until", Double),
+    #: The operator; NULL where the count did it.
+    Column("quarantined_by", String),
+    Column("quarantined_why", Text),
+    Column("quarantines", Integer, nullable=False),
+    Index("records_of_host", "host"),
+    sqlite_with_rowid=False,
+)
+
+#: What operators did that concerns no single task: append-only.
+acts = Table(
+    "acts",
+    metadata,
+    Column("n", _Number, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("who", String, nullable=False),
+    #: A word: paused, resumed, quarantined, …
+    Column("act", String, nullable=False),
+    #: What it was done to.
+    Column("subject", Text, nullable=False),
+    Column("why", Text, nullable=False),
+)
 
 # ── kept numbers ──────────────────────────────────────────────────────────────────────────────────────────────────
 

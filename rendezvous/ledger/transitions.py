@@ -16,30 +16,37 @@ import attrs
 import structlog
 from sqlalchemy.engine import Engine
 
-from rendezvous.ledger import allowances, clock, money, people, requests
+from rendezvous.ledger import acts, allowances, clock, money, people, requests
 from rendezvous.ledger.engine import WriterConnection
 from rendezvous.ledger.grants import grant
 from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked
 from rendezvous.ledger.ops import (
+    ApproveVersion,
     Cancel,
     Enrol,
+    FailByHand,
     Forget,
     HoldHost,
     KeepAcceptance,
     LedgerEvent,
+    LiftQuarantine,
     Op,
+    Pause,
     PutInvite,
     PutKey,
+    Quarantine,
     Rearm,
     RemoveWorker,
     Replay,
+    Resume,
     RevokeKey,
     SeeWorkers,
     SetAllowance,
     SetHostPace,
     Submit,
     Sweep,
+    TakeBack,
     TakeTurn,
 )
 from rendezvous.ledger.settings import LedgerSettings
@@ -171,11 +178,18 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(RetryParked, lambda op: money.retry_parked(unit, op))
     each(ResumeSender, lambda op: money.resume_sender(unit, op))
     each(Record, lambda op: money.record(unit, op))
+    each(Pause, lambda op: acts.pause(unit, lines, op))
+    each(Resume, lambda op: acts.resume(unit, lines, op))
+    each(ApproveVersion, lambda op: acts.approve(unit, op))
     each(Rearm, lambda _: clock.rearm(unit))
     each(Sweep, lambda _: clock.sweep(unit, lines))
     together(Submit, lambda batch: submit(unit, lines, batch))
     each(Cancel, lambda op: requests.cancel(unit, op))
     each(Replay, lambda op: requests.replay(unit, lines, op))
+    each(FailByHand, lambda op: acts.fail_by_hand(unit, op))
+    each(TakeBack, lambda op: acts.take_back(unit, op))
+    each(Quarantine, lambda op: acts.quarantine(unit, lines, op))
+    each(LiftQuarantine, lambda op: acts.lift(unit, lines, op))
     each(RemoveWorker, lambda op: people.remove_worker(unit, op))
     together(TakeTurn, lambda batch: _take_turns(unit, lines, batch))
     each(Forget, lambda op: clock.forget(unit, op))

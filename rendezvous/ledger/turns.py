@@ -49,10 +49,12 @@ class TurnWork:
         outdated: it comes from an earlier boot than the worker's latest: it may end what it holds, and gets nothing.
         leases: what the worker held before this turn; read for whole turns only.
         again: live leases whose grant was lost on its way.
+        barred: hosts (their numbers) of which this worker gets nothing.
     """
 
     __slots__ = (
         "again",
+        "barred",
         "cancelled",
         "ended",
         "granted",
@@ -60,6 +62,7 @@ class TurnWork:
         "lost",
         "op",
         "outdated",
+        "paused",
         "refused",
         "renewed",
         "worker",
@@ -71,12 +74,14 @@ class TurnWork:
         self.outdated = False
         self.leases: Sequence[TaskRow] = ()
         self.again: Sequence[TaskRow] = ()
+        self.barred: frozenset[int] = frozenset()
         self.ended: list[Ended] = []
         self.renewed: list[RenewedLease] = []
         self.lost: list[int] = []
         self.cancelled: list[TaskId] = []
         self.granted: list[Granted] = []
         self.refused: dict[TaskId, Refusal] = {}
+        self.paused: str | None = None
 
     def result(self) -> TurnResult:
         """The answer."""
@@ -87,6 +92,7 @@ class TurnWork:
             lost=tuple(self.lost),
             cancelled=tuple(self.cancelled),
             refused=self.refused,
+            paused=self.paused,
         )
 
 

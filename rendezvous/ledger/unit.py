@@ -28,7 +28,8 @@ from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import MUTABLE, EventKind, Statements
 from rendezvous.policy import leases
-from rendezvous.policy.eligibility import Demand, check_demand
+from rendezvous.policy.eligibility import Demand, Rules, check_demand
+from rendezvous.policy.records import Record
 from swarm.errors import SwarmError
 from swarm.model import MOVES, TERMINAL, Actor, JobId, Move, Status, TaskId
 from swarm.wire import Requires
@@ -89,6 +90,9 @@ class Memory:
         self._standings: Final[dict[int, Standing]] = {}
         self.counters: dict[str, int] | None = None
         self.durations: dict[str, dict[int, int]] | None = None
+        self.rules: Rules | None = None
+        #: What is held against workers that were looked up: by worker, then by host.
+        self.records: dict[int, dict[int, Record]] = {}
 
     def standing(self, lane: int) -> Standing:
         """What all tasks of a lane have in common, for their events and grants."""
@@ -334,6 +338,10 @@ class Unit:
         counters[name] = first + by - 1
         self._numbered[name] += by
         return first
+
+    def counter(self, name: str) -> int:
+        """The last number that was taken of a kept counter; 0 where none was."""
+        return (self.memory.counters or {}).get(name, 0)
 
     def count(self, job: int, status: Status, by: int) -> None:
         """Keep the number of tasks of a job in a status."""

@@ -9,9 +9,11 @@ import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.ops import WorkerFacts, WorkerRef
+from rendezvous.ledger.policy_queries import read_rules, records_on
 from rendezvous.ledger.rows import demand_of
 from rendezvous.policy.eligibility import check_demand, decide
 from rendezvous.policy.pacing import Bucket
+from rendezvous.policy.records import CLEAN
 from swarm.model import Refusal, Status, TaskId
 
 __all__ = ["why_not"]
@@ -25,10 +27,11 @@ def why_not(
 ) -> list[tuple[WorkerRef, Refusal | None]]:
     """See ``LedgerReader.refusals``; ``read`` runs its statements."""
     statement = (
-        sa.select(t.demands.c.key, t.hosts)
+        sa.select(t.demands.c.key, t.hosts, t.jobs.c.id.label("job_id"))
         .join(t.lanes, t.lanes.c.demand == t.demands.c.n)
         .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
         .join(t.tasks, t.tasks.c.lane == t.lanes.c.n)
+        .join(t.jobs, t.jobs.c.n == t.tasks.c.job)
         .where(t.tasks.c.id == task)
     )
     found = read(statement)
@@ -43,7 +46,10 @@ def why_not(
         burst=row.burst,
         held_until=row.held_until,
         held_why=row.held_why,
+        paused=bool(row.paused),
     )
+    rules = read_rules(read)
+    records = records_on(read, row.n)
     numbers = _numbers_of(read, (ref for ref, _ in workers))
     another = any(
         numbers.get(ref) not in demand.passed_over and check_demand(demand, facts) is None for ref, facts in workers
@@ -56,8 +62,11 @@ def why_not(
                 demand,
                 row.host,
                 bucket,
+                rules=rules,
+                job=row.job_id,
                 worker=numbers.get(ref, 0),
                 facts=facts,
+                record=records.get(numbers.get(ref, 0), CLEAN),
                 another=another,
                 holds_suspect=numbers.get(ref) in suspicious,
                 now=now,

@@ -12,11 +12,14 @@ from typing import Protocol
 import attrs
 
 from rendezvous.policy.pacing import Bucket, check_host
+from rendezvous.policy.pauses import Pauses, check_paused
+from rendezvous.policy.records import CLEAN, Record, check_record
 from rendezvous.policy.retry import PASSED_OVER_S
-from swarm.model import Refusal, RefusalCode
+from rendezvous.policy.versions import check_approved
+from swarm.model import JobId, Refusal, RefusalCode
 from swarm.wire import Requires
 
-__all__ = ["Demand", "Facts", "check_demand", "check_passed_over", "check_suspect", "decide"]
+__all__ = ["Demand", "Facts", "Rules", "check_demand", "check_passed_over", "check_suspect", "decide"]
 
 
 class Facts(Protocol):
@@ -49,6 +52,7 @@ class Demand:
         requires: what the requester asks of the worker.
         passed_over: workers that lost these tasks lately (the ledger's numbers of them).
         suspect: these tasks may be what ended their workers (``retry.is_suspect``).
+        parked: their jobs are paused; they stand aside, so that they aren't in the way of others.
     """
 
     tier: str
@@ -56,6 +60,20 @@ class Demand:
     requires: Requires
     passed_over: frozenset[int] = frozenset()
     suspect: bool = False
+    parked: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Rules:
+    """What the operator said that holds for the whole swarm.
+
+    Args:
+        pauses: what is paused.
+        approved: the pinned versions by name; a name that isn't there is free.
+    """
+
+    pauses: Pauses = attrs.field(factory=Pauses)
+    approved: Mapping[str, Set[str]] = attrs.field(factory=dict)
 
 
 def check_demand(demand: Demand, facts: Facts) -> Refusal | None:
@@ -123,26 +141,35 @@ def decide(
     host: str,
     bucket: Bucket,
     *,
+    rules: Rules,
+    job: JobId | None,
     worker: int,
     facts: Facts,
+    record: Record = CLEAN,
     another: bool,
     holds_suspect: bool,
     now: float,
 ) -> Refusal | None:
-    """Whether the next task of this demand and host may go to this worker now.
+    """Whether a task of this demand, host and job may go to this worker now.
 
     Args:
         demand: what the tasks ask for.
         host: which site they go to.
         bucket: what may be asked of that site.
+        rules: the operator's.
+        job: the task's.
         worker: the ledger's number of the worker.
         facts: what the worker said it is.
+        record: what is held against it on that site.
         another: see ``check_passed_over``.
         holds_suspect: see ``check_suspect``.
         now: ledger time, seconds.
     """
     return (
-        check_demand(demand, facts)
+        check_paused(rules.pauses, host=host, job=job)
+        or check_demand(demand, facts)
+        or check_approved(demand.kind, facts.versions, rules.approved)
+        or check_record(record, host, now=now)
         or check_passed_over(demand, worker, another=another)
         or check_suspect(demand, holds_suspect=holds_suspect)
         or check_host(host, bucket, now=now)

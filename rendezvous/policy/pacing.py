@@ -13,11 +13,23 @@ import attrs
 
 from swarm.model import Refusal, RefusalCode
 
-__all__ = ["HOST_BURST", "HOST_RATE_PER_S", "Bucket", "check_host", "new_bucket", "opens_at", "refilled", "tokens_now"]
+__all__ = [
+    "FOREVER",
+    "HOST_BURST",
+    "HOST_RATE_PER_S",
+    "Bucket",
+    "check_host",
+    "new_bucket",
+    "opens_at",
+    "refilled",
+    "tokens_now",
+]
 
 #: DESIGN §8: "1 request/s a host with a burst of 5".
 HOST_RATE_PER_S: Final = 1.0
 HOST_BURST: Final = 5.0
+#: When a host opens of which nobody knows when it does: a ledger time that isn't reached.
+FOREVER: Final = 1e12
 #: Refilling by small steps loses a few ulps; without this the fifth token of a full bucket could be missing.
 _ROUNDING: Final = 1e-9
 
@@ -33,6 +45,7 @@ class Bucket:
         burst: the most there can be.
         held_until: nothing is granted before this ledger time; None where nothing holds it.
         held_why: the reason of the hold.
+        paused: the operator paused the host: nothing is granted until that ends.
     """
 
     tokens: float
@@ -41,6 +54,7 @@ class Bucket:
     burst: float
     held_until: float | None = None
     held_why: str | None = None
+    paused: bool = False
 
     @property
     def unlimited(self) -> bool:
@@ -71,6 +85,8 @@ def refilled(bucket: Bucket, *, taken: int, now: float) -> Bucket:
 
 def opens_at(bucket: Bucket, *, now: float) -> float | None:
     """When the next grant can be given: a ledger time, or None where it can be given now."""
+    if bucket.paused:
+        return FOREVER
     times = []
     if bucket.held_until is not None and bucket.held_until > now:
         times.append(bucket.held_until)
@@ -85,6 +101,8 @@ def check_host(host: str, bucket: Bucket, *, now: float) -> Refusal | None:
     opening = opens_at(bucket, now=now)
     if opening is None:
         return None
+    if bucket.paused:
+        return Refusal(RefusalCode.PAUSED, f"host {host} is paused")
     if bucket.held_until is not None and bucket.held_until > now:
         return Refusal(
             RefusalCode.HOST_HELD,

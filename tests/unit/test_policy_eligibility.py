@@ -7,8 +7,10 @@ from typing import Any
 import attrs
 import pytest
 
-from rendezvous.policy.eligibility import Demand, check_demand, check_passed_over, check_suspect, decide
+from rendezvous.policy.eligibility import Demand, Rules, check_demand, check_passed_over, check_suspect, decide
 from rendezvous.policy.pacing import Bucket, new_bucket
+from rendezvous.policy.pauses import Pause, Scope, pauses_of
+from rendezvous.policy.records import CLEAN, Record, quarantined
 from swarm.model import RefusalCode
 from swarm.wire import Requires
 
@@ -74,13 +76,32 @@ def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
     empty = attrs.evolve(BUCKET, tokens=0.0)
     lost = attrs.evolve(demand(region="eu"), passed_over=frozenset({1}), suspect=True)
     suspect = attrs.evolve(demand(), suspect=True)
+    pause = Pause(scope=Scope.JOB, name="a-job", who="olga", why="a test", since=0.0)
+    quarantine = quarantined(CLEAN, for_s=60.0, by="olga", why="a test", now=0.0)
 
-    def code(asked: Demand, said: Said, bucket: Bucket = empty) -> RefusalCode | None:
-        refusal = decide(asked, "site.test", bucket, worker=1, facts=said, another=True, holds_suspect=True, now=0.0)
+    def code(asked: Demand, said: Said, bucket: Bucket = empty, record: Record = CLEAN, **rules: Any) -> Any:
+        refusal = decide(
+            asked,
+            "site.test",
+            bucket,
+            rules=Rules(**rules),
+            job="a-job",
+            worker=1,
+            facts=said,
+            record=record,
+            another=True,
+            holds_suspect=True,
+            now=0.0,
+        )
         return None if refusal is None else refusal.code
 
+    assert code(lost, Said(), pauses=pauses_of([pause])) is RefusalCode.PAUSED
     assert code(lost, Said()) is RefusalCode.REQUIRES_UNMET
-    assert code(lost, Said(region="eu")) is RefusalCode.PASSED_OVER
+    europe = Said(region="eu")
+    assert code(lost, europe, approved={"fetch": {"2"}}, record=quarantine) is RefusalCode.VERSION_NOT_APPROVED
+    assert code(lost, europe, record=quarantine) is RefusalCode.QUARANTINED
+    assert code(lost, europe) is RefusalCode.PASSED_OVER
     assert code(suspect, Said()) is RefusalCode.SUSPECT_HELD
     assert code(demand(), Said()) is RefusalCode.HOST_PACED
+    assert code(demand(), Said(), attrs.evolve(BUCKET, paused=True)) is RefusalCode.PAUSED
     assert code(demand(), Said(), BUCKET) is None

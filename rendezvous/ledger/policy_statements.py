@@ -1,0 +1,61 @@
+"""The writer's statements about the operator's acts, and about what is held against workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, bindparam
+
+from rendezvous.ledger import tables as t
+from rendezvous.ledger.engine import Compiled
+
+__all__ = ["PolicyStatements"]
+
+
+class PolicyStatements:
+    """Compiled once for a dialect; parameters by position, in the order written here."""
+
+    def __init__(self, compiled: Callable[..., Compiled], insert: Any) -> None:
+        pauses, approvals, records = t.pauses, t.approvals, t.records
+
+        def putting(table: sa.Table) -> Compiled:
+            """Insert a row, or replace what hangs on its key."""
+            names = tuple(column.name for column in table.columns)
+            keys = [column.name for column in table.primary_key.columns]
+            row = insert(table).values({name: bindparam(name) for name in names})
+            kept = {name: row.excluded[name] for name in names if name not in keys}
+            return compiled(row.on_conflict_do_update(index_elements=keys, set_=kept), *names)
+
+        self.pauses: Final = compiled(sa.select(pauses))
+        self.put_pause: Final = putting(pauses)
+        self.resume_job: Final = compiled(
+            sa.update(pauses)
+            .where(pauses.c.scope == bindparam("the_scope"), pauses.c.name == bindparam("the_name"))
+            .values(resumed_to=bindparam("new_resumed_to")),
+            "new_resumed_to",
+            "the_scope",
+            "the_name",
+        )
+        self.drop_pause: Final = compiled(
+            sa.delete(pauses).where(pauses.c.scope == bindparam("the_scope"), pauses.c.name == bindparam("the_name")),
+            "the_scope",
+            "the_name",
+        )
+        self.approvals: Final = compiled(sa.select(approvals.c.name, approvals.c.version))
+        self.put_approval: Final = putting(approvals)
+        self.drop_approval: Final = compiled(
+            sa.delete(approvals).where(
+                approvals.c.name == bindparam("the_name"), approvals.c.version == bindparam("the_version")
+            ),
+            "the_name",
+            "the_version",
+        )
+        workers, worker = t.json_column("workers", BigInteger())
+        self.records: Final = compiled(
+            sa.select(records).select_from(workers).join(records, records.c.worker == worker), "workers"
+        )
+        self.put_record: Final = putting(records)
+        acts = tuple(column.name for column in t.acts.columns)
+        self.insert_act: Final = compiled(insert(t.acts).values({name: bindparam(name) for name in acts}), *acts)
