@@ -5,6 +5,7 @@ a fault::
 
     SwarmError
     ├── ClosedError              we closed it: used after close, or the session is shutting down
+    │   └── QueueClosed          … a queue
     ├── PeerError                the other side broke the protocol
     │   ├── MalformedInput       bytes that don't parse, or break a cap
     │   ├── ContentMismatch      bytes that don't hash to the CID they were asked by
@@ -15,6 +16,7 @@ a fault::
     │   ├── IpfsUnreachable      … the IPFS address
     │   │   └── BlockNotFound    … for one block: it answered that it doesn't have it
     │   ├── LedgerUnavailable    … the database, or its disk is full
+    │   ├── QueueUnreachable     … the server that keeps a queue
     │   └── RpcUnreachable       … the chain's node
     ├── StoreFull                a block doesn't fit: our cap is reached, or the disk is full
     ├── DoorRefused              the door answered with an error (its code, message, status)
@@ -38,6 +40,8 @@ __all__ = [
     "LedgerUnavailable",
     "MalformedInput",
     "PeerError",
+    "QueueClosed",
+    "QueueUnreachable",
     "RpcSaid",
     "RpcUnreachable",
     "StoreFull",
@@ -59,6 +63,10 @@ class SwarmError(Exception):
 
 class ClosedError(SwarmError):
     """We closed it ourselves."""
+
+
+class QueueClosed(ClosedError):
+    """The queue was closed; what is in flight stays in flight."""
 
 
 class PeerError(SwarmError):
@@ -108,6 +116,10 @@ class BlockNotFound(IpfsUnreachable):
 
 class LedgerUnavailable(UnreachableError):
     """The database didn't answer, or can't write (a full disk)."""
+
+
+class QueueUnreachable(UnreachableError):
+    """The server that keeps a queue didn't answer, or can't do what was asked of it now."""
 
 
 class RpcUnreachable(UnreachableError):

@@ -1,0 +1,198 @@
+"""What a queue in Redis promises beyond the port: consumers that are killed, other programs' messages, outages."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarm.errors import ConfigurationError, QueueUnreachable
+from swarm.queue import open_queue
+from swarm.queue.redis_link import read_redis_url
+from swarm.queue.redis_queue import RedisQueue
+from swarm.wire import NewTask
+from tests.acceptance.harness import PROJECT, free_port, until
+from tests.redis_server import RedisServer, running_redis
+
+SOON_S = 15.0
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with running_redis(tmp_path_factory.mktemp("redis")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def name() -> str:
+    return f"pages{next(_numbers)}"
+
+
+@pytest.fixture
+def queue(server: RedisServer, name: str) -> Iterator[RedisQueue]:
+    with opened(server, name) as queue:
+        yield queue
+
+
+def opened(server: RedisServer, name: str, **options: object) -> RedisQueue:
+    said = "".join(f"&{option}={value}" for option, value in options.items())
+    queue = open_queue(f"{server.url}?queue={name}{said}")
+    assert isinstance(queue, RedisQueue)
+    return queue
+
+
+def urls(queue: RedisQueue) -> list[str]:
+    found = []
+    while (delivery := queue.pop()) is not None:
+        found += delivery.task.urls
+    return found
+
+
+def test_retries_come_behind_fresh_work_however_urgent_they_are(queue: RedisQueue) -> None:
+    queue.push(NewTask(kind="fetch", urls=("https://site.test/retry",), priority=9))
+    tried = queue.pop()
+    assert tried is not None
+    queue.nack(tried, reason="timeout")
+    queue.push(NewTask(kind="fetch", urls=("https://site.test/fresh",), priority=0))
+    assert urls(queue) == ["https://site.test/fresh", "https://site.test/retry"]
+
+
+def test_a_consumer_that_is_killed_loses_nothing(server: RedisServer, name: str) -> None:
+    with opened(server, name, visible="300ms") as queue:
+        ids = queue.batch_submit(f"https://site.test/{number}" for number in range(20))
+        greedy = (
+            "import sys, time\nfrom swarm.queue import open_queue\n"
+            "queue = open_queue(sys.argv[1])\n"
+            "while True:\n    print(queue.pop(wait_s=60).id, flush=True)\n"
+        )
+        consumer = subprocess.Popen(
+            [sys.executable, "-c", greedy, f"{server.url}?queue={name}&visible=300ms"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+        )
+        assert consumer.stdout is not None
+        taken = [consumer.stdout.readline().strip() for _ in range(5)]
+        consumer.kill()
+        consumer.wait(SOON_S)
+        consumer.stdout.close()
+        assert set(taken) <= set(ids)
+        done = []
+        while len(done) < len(ids):
+            delivery = queue.pop(wait_s=SOON_S)
+            assert delivery is not None
+            assert queue.ack(delivery) is None
+            done.append(delivery.id)
+        assert sorted(done) == sorted(ids)
+        assert queue.stats().done == 20
+
+
+def test_a_task_that_kills_its_consumers_ends_as_a_dead_letter(server: RedisServer, name: str) -> None:
+    with opened(server, name, visible="50ms", deliveries=2) as queue:
+        task = queue.push("https://site.test/poison")
+        assert [queue.pop(wait_s=SOON_S) is not None for _ in range(2)] == [True, True]
+        until(lambda: queue.stats().dead or None, SOON_S, "the dead letter")
+        (letter,) = queue.dead()
+        assert (letter.id, letter.reason, letter.deliveries) == (task, "worker_lost", 2)
+        assert "https://site.test/poison" in letter.message
+
+
+@pytest.mark.parametrize(
+    ("front", "push", "expected"),
+    [
+        ("right", "lpush", ["https://site.test/1", "https://site.test/2", "https://site.test/3"]),
+        ("left", "rpush", ["https://site.test/1", "https://site.test/2", "https://site.test/3"]),
+    ],
+)
+def test_a_list_that_others_push_to_is_drained_in_their_order(
+    server: RedisServer, name: str, front: str, push: str, expected: list[str]
+) -> None:
+    for number in (1, 2, 3):
+        getattr(server.client, push)(name, f"https://site.test/{number}")
+    with opened(server, name, front=front) as queue:
+        assert len(queue) == 3
+        assert [line for line in queue.export() if b"/1" in line]
+        assert urls(queue) == expected
+        assert server.client.exists(name) == 0
+        assert queue.in_flight() == 3
+
+
+def test_a_set_and_a_sorted_set_of_start_urls_are_drained_too(server: RedisServer, name: str) -> None:
+    server.client.sadd(name, "https://site.test/a", "https://site.test/b")
+    with opened(server, name) as queue:
+        assert sorted(urls(queue)) == ["https://site.test/a", "https://site.test/b"]
+        server.client.zadd(name, {"https://site.test/low": 1, "https://site.test/high": 10})
+        assert urls(queue) == ["https://site.test/high", "https://site.test/low"]
+
+
+def test_a_priority_in_anothers_json_counts(server: RedisServer, name: str, queue: RedisQueue) -> None:
+    server.client.lpush(name, "https://site.test/plain", '{"url": "https://site.test/urgent", "priority": 9}')
+    assert urls(queue) == ["https://site.test/urgent", "https://site.test/plain"]
+
+
+def test_what_cant_be_read_is_a_dead_letter_with_its_reason_and_the_rest_goes_on(
+    server: RedisServer, name: str, queue: RedisQueue
+) -> None:
+    bad = [b"rubbish", b"\x80\x05pickled", b"\xff\xfe", b'{"url": 5}', b'{"a":' + b"[" * 5_000, b"x" * 80_000]
+    server.client.lpush(name, *bad, b"https://site.test/good")
+    assert urls(queue) == ["https://site.test/good"]
+    reasons = [letter.reason for letter in queue.dead()]
+    assert len(reasons) == len(bad)
+    assert all(reason.startswith("malformed: ") for reason in reasons)
+    assert any("pickled" in reason for reason in reasons)
+
+
+def test_a_key_that_holds_something_else_is_refused_with_its_name(
+    server: RedisServer, name: str, queue: RedisQueue
+) -> None:
+    server.client.xadd(name, {"url": "https://site.test/"})
+    with pytest.raises(ConfigurationError, match=f"{name} holds a stream"):
+        queue.pop()
+
+
+def test_an_unreachable_redis_is_an_error_with_address_and_reason() -> None:
+    port = free_port()
+    with pytest.raises(QueueUnreachable) as refused:
+        open_queue(f"redis://:hunter2@127.0.0.1:{port}/3?queue=pages")
+    assert refused.value.address == f"redis://127.0.0.1:{port}/3"
+    assert "refused" in refused.value.reason
+    assert "no other queue" in str(refused.value.hint)
+    assert "hunter2" not in f"{refused.value!r} {refused.value} {refused.value.hint}"
+
+
+def test_a_wrong_password_is_an_error_that_doesnt_show_it(server: RedisServer) -> None:
+    with pytest.raises(QueueUnreachable, match="127") as refused:
+        open_queue(server.url.replace("redis://", "redis://:hunter2@"))
+    assert "hunter2" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_a_url_shows_no_secrets() -> None:
+    where = read_redis_url("rediss://bob:hunter2@redis.example?queue=a%2Fb", known=("queue",))
+    assert where.shown == "rediss://redis.example:6379"
+    assert where.options == {"queue": "a/b"}
+    assert "hunter2" not in repr(where)
+
+
+def test_a_queue_goes_on_after_its_redis_was_killed_and_came_back(tmp_path: Path) -> None:
+    with running_redis(tmp_path) as own, opened(own, "pages") as queue:
+        queue.push("https://site.test/before")
+        held = queue.pop()
+        assert held is not None
+        own.kill()
+        with pytest.raises(QueueUnreachable):
+            queue.push("https://site.test/during", task_id="the-same")
+        own.start()
+        queue.push("https://site.test/during", task_id="the-same")
+        assert queue.ack(held) is None
+        assert urls(queue) == ["https://site.test/during"]
+
+
+def test_a_name_that_would_break_the_keys_is_refused(server: RedisServer) -> None:
+    for bad in ("a{b}", "x" * 300, ""):
+        with pytest.raises(ConfigurationError):
+            opened(server, bad)
