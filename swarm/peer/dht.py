@@ -2,13 +2,14 @@
 
 Look-ups are nearly all of an idle node's CPU, so their interval grows once nothing new turns up, and falls back when a
 peer is lost (DESIGN §6). ``find`` always asks the network: libp2p's own look-up answers from the local store where
-there is anything in it, so that a provider would see only itself, for 48 hours.
+there is anything in it, so that a provider would see only itself, for 48 hours. What contents we have is said here too,
+by the list that ``provided`` keeps.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -16,9 +17,12 @@ import trio
 from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
 
+from swarm.content.cid import parse_cid
+from swarm.model import Cid
 from swarm.peer.addresses import Multiaddr
 from swarm.peer.dialer import Dialer
-from swarm.peer.hardened import HardenedDht
+from swarm.peer.hardened_dht import HardenedDht, speaks_dht
+from swarm.peer.provided import Provided
 
 __all__ = ["Interval", "Rendezvous", "key_of_digest", "key_of_tag"]
 
@@ -36,6 +40,10 @@ ASK_S: Final = 5.0
 ASKED_AT_ONCE: Final = 10
 #: Providers taken from one look-up: what a hostile table can make us try.
 MAX_FOUND: Final = 256
+#: Connected peers below which each newcomer is told of all our contents: it is among the closest to all of them.
+FEW_PEERS: Final = 20
+#: Where nobody could be told of a content, the next try is this much later.
+NOBODY_THERE_S: Final = 10.0
 
 
 def key_of_digest(digest: bytes) -> str:
@@ -92,6 +100,8 @@ class Rendezvous:
         self._interval = Interval(interval_s)
         self._provided_at = -PROVIDE_EVERY_S
         self._provided_to: frozenset[ID] = frozenset()
+        self._fault = ""
+        self._without_dht: set[ID] = set()
 
     async def run(self) -> None:
         """Look, dial, provide, wait; for ever."""
@@ -100,8 +110,11 @@ class Rendezvous:
             with trio.move_on_after(ROUND_S):
                 try:
                     await self._round()
+                    self._fault = ""
                 except Exception as fault:  # noqa: BLE001 - supervision boundary: libp2p raises what it likes
-                    log.warning("dht_round_failed", fault=repr(fault))
+                    if type(fault).__name__ != self._fault:  # the same each round is said once
+                        self._fault = type(fault).__name__
+                        log.warning("dht_round_failed", fault=repr(fault))
             await self._wait(started_at)
 
     async def _round(self) -> None:
@@ -125,7 +138,7 @@ class Rendezvous:
 
     async def _provide_where_new(self) -> None:
         """Provide the tag where five minutes passed, or a connected peer hasn't been told yet."""
-        connected = frozenset(self._host.get_network().connections)
+        connected = self._servers()
         for peer in connected:
             await self._dht.add_peer(peer)  # connecting doesn't; it refuses peers that are no DHT servers
         if not connected:
@@ -135,13 +148,31 @@ class Rendezvous:
         if due and await self._dht.provide(self._key):
             self._provided_at, self._provided_to = now, connected
 
+    def _servers(self) -> frozenset[ID]:
+        """The connected peers that may be DHT servers. A root that is none is said once: it is likely a mistake."""
+        servers = set()
+        for peer in self._host.get_network().connections:
+            if speaks_dht(self._host, peer):
+                servers.add(peer)
+            elif self._dialer.is_root(str(peer)) and peer not in self._without_dht:
+                self._without_dht.add(peer)
+                log.info("root_without_dht", peer=str(peer), todo="a Kubo needs Routing.Type dhtserver to take part")
+        return frozenset(servers)
+
     async def find(self) -> list[tuple[str, Sequence[Multiaddr]]]:
         """Ask the network for the providers of the tag.
 
         Returns:
             Peer id and addresses of each but ourselves, once each; also those that told us themselves.
         """
-        key = bytes.fromhex(self._key)
+        return await self._find(self._key)
+
+    async def providers(self, digest: bytes) -> list[tuple[str, Sequence[Multiaddr]]]:
+        """Ask the network who has the block of this sha2-256 digest; as ``find``."""
+        return await self._find(key_of_digest(digest))
+
+    async def _find(self, hex_key: str) -> list[tuple[str, Sequence[Multiaddr]]]:
+        key = bytes.fromhex(hex_key)
         store = self._dht.provider_store
         found = {provider.peer_id: provider.addrs for provider in store.get_providers(key)}
         limit = trio.CapacityLimiter(ASKED_AT_ONCE)
@@ -150,7 +181,7 @@ class Rendezvous:
             async with limit:
                 with trio.move_on_after(ASK_S):
                     providers, _ = await store._get_providers_from_peer_with_closers(peer, key)
-                    for provider in providers:
+                    for provider in providers[:MAX_FOUND]:
                         found.setdefault(provider.peer_id, provider.addrs)
 
         async with trio.open_nursery() as nursery:
@@ -163,3 +194,38 @@ class Rendezvous:
     async def provide(self, digest: bytes) -> bool:
         """Say in the DHT that we have the block of this sha2-256 digest; True where somebody was told."""
         return await self._dht.provide(key_of_digest(digest))
+
+    async def keep_provided(
+        self, provided: Provided, has: Callable[[Cid], Awaitable[bool]], *, interval_s: float
+    ) -> None:
+        """Say one after another which contents we have, and again before they are forgotten; for ever.
+
+        Args:
+            provided: what there is to say.
+            has: whether a content's root is still here.
+            interval_s: seconds between two of them.
+        """
+        told: frozenset[ID] = frozenset()
+        while True:
+            connected = self._servers()
+            if connected - told and len(connected) < FEW_PEERS:
+                provided.say_all_again()
+            told = connected
+            for gone in provided.take_forgotten():
+                self._dht.forget(bytes.fromhex(key_of_digest(parse_cid(gone).digest)))
+            cid = provided.next_due(now=trio.current_time()) if connected else None
+            if cid is None:
+                with trio.move_on_after(NOBODY_THERE_S):
+                    await provided.changed()
+                continue
+            if not await has(cid):
+                provided.forget(cid)
+                continue
+            said = False
+            with trio.move_on_after(ROUND_S):
+                try:
+                    said = await self.provide(parse_cid(cid).digest)
+                except Exception as fault:  # noqa: BLE001 - supervision boundary: libp2p raises what it likes
+                    log.debug("provide_failed", cid=cid, fault=repr(fault))
+            provided.said(cid, said, now=trio.current_time())
+            await trio.sleep(interval_s if said else max(interval_s, NOBODY_THERE_S))

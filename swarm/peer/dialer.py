@@ -99,6 +99,10 @@ class Dialer(INotifee):
         if (transport := Multiaddr(parsed.transport)) not in transports:
             transports.append(transport)
 
+    def is_root(self, peer_id: str) -> bool:
+        """Whether this is one of the peers that we were told to begin with."""
+        return peer_id in self._roots
+
     # ── hardened.Admission ────────────────────────────────────────────────────────────────────────────────────────
 
     def is_blocked(self, peer_id: str) -> bool:
@@ -208,14 +212,18 @@ class Dialer(INotifee):
         if peer_id == self._own_id:
             return False
         peer = parse_peer_id(peer_id)
-        if addresses:
-            host.get_peerstore().add_addrs(peer, list(addresses)[:MAX_ADDRESSES], ADDRESS_TTL_S)
+        self.note(host, peer_id, addresses)
         try:
             await host.get_network().dial_peer(peer)
         except SwarmException as fault:
             log.debug("peer_not_dialled", peer=peer_id, reason=str(fault))
             return False
         return True
+
+    def note(self, host: BasicHost, peer_id: str, addresses: Sequence[Multiaddr]) -> None:
+        """Remember for a while where a peer may be; whether it may be dialled there is decided at the dial."""
+        if addresses:
+            host.get_peerstore().add_addrs(parse_peer_id(peer_id), list(addresses)[:MAX_ADDRESSES], ADDRESS_TTL_S)
 
     def _wants(self, host: BasicHost, peer_id: str) -> bool:
         if peer_id == self._own_id or peer_id in self._dialling or self.is_blocked(peer_id):

@@ -1,8 +1,8 @@
 """py-libp2p 0.8.1 made fit for strangers: every override of it, each with its reason.
 
 With its defaults any peer can kill a node with one stream, and ordinary load can too (facts/libp2p.md). The overrides
-are here and nowhere else, behind a check of the version, since they touch private names. Each has a test in
-``tests/peer`` that fails without it. This module knows nothing of tasks, topics or roots.
+are here, those of the DHT in ``hardened_dht``, and nowhere else, behind a check of the version, since they touch
+private names. Each has a test in ``tests/peer`` that fails without it. This module knows nothing of tasks or roots.
 
 It is long (the table of overrides is one thing): the patches of module globals come first, then the classes, then how
 a host is built and how it is left.
@@ -21,11 +21,6 @@ from typing import Any, Final, Protocol
 
 import libp2p.host.basic_host
 import libp2p.identity.identify_push.identify_push
-import libp2p.kad_dht.common
-import libp2p.kad_dht.kad_dht
-import libp2p.kad_dht.peer_routing
-import libp2p.kad_dht.provider_store
-import libp2p.kad_dht.value_store
 import libp2p.network.connection.swarm_connection
 import libp2p.protocol_muxer.multiselect_communicator
 import libp2p.pubsub.pubsub
@@ -41,7 +36,6 @@ from libp2p.exceptions import ParseError
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader
 from libp2p.io.exceptions import IOException, MessageTooLarge
-from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
@@ -68,14 +62,11 @@ from swarm.peer.addresses import Multiaddr
 from swarm.peer.psk import patch_psk
 
 __all__ = [
-    "KAD_PROTOCOL",
     "MESH_PROTOCOL",
     "Admission",
-    "HardenedDht",
     "HardenedGossipSub",
     "HardenedPubsub",
     "HardenedSwarm",
-    "build_dht",
     "build_host",
     "build_pubsub",
     "hang_up",
@@ -83,21 +74,12 @@ __all__ = [
 
 log = structlog.get_logger(__name__)
 
-#: Kubo's LAN DHT, so that the operator's Kubo takes part. ``KadDHT(protocol_prefix=…)`` is ignored by 0.8.1.
-KAD_PROTOCOL: Final = "/ipfs/lan/kad/1.0.0"
 #: From 1.2 on each message costs one IDONTWANT to each mesh peer.
 MESH_PROTOCOL: Final = "/meshsub/1.1.0"
 #: Outbound RPCs that wait for one peer; the default of 32 lost 70 % of a burst. A mesh drop in a star is permanent.
 RPC_QUEUE_SIZE: Final = 1024
 #: Messages that wait for our own reader; the default is 32, what is lost is already marked seen.
 SUBSCRIPTION_QUEUE_SIZE: Final = 4096
-#: Providers kept of one key; the default 20 are first come, so dead workers fill it for 48 hours.
-MAX_PROVIDERS_PER_KEY: Final = 1000
-#: Keys that strangers may store with us, and addresses of one provider. The default has no bound.
-MAX_PROVIDER_KEYS: Final = 2048
-MAX_PROVIDER_ADDRESSES: Final = 16
-#: A provider says so again every five minutes, so one that missed six is gone (default: 48 hours).
-PROVIDER_TTL_S: Final = 1800
 #: The cap of go-multistream on one line.
 MAX_NEGOTIATION_BYTES: Final = 64 * 1024
 #: What a peer may say of itself, and what we keep of it; 1 MiB by default. Kubo says some 2 KiB.
@@ -190,18 +172,6 @@ class HardenedYamux(Yamux):
 
 def _patch_modules() -> None:
     """Set what 0.8.1 offers no argument for. Each is read when it is used, so this works after the import."""
-    kad: tuple[Any, ...] = (
-        libp2p.kad_dht.common,
-        libp2p.kad_dht.kad_dht,
-        libp2p.kad_dht.peer_routing,
-        libp2p.kad_dht.provider_store,
-        libp2p.kad_dht.value_store,
-    )
-    for module in kad:
-        module.PROTOCOL_ID = TProtocol(KAD_PROTOCOL)
-    providers: Any = libp2p.kad_dht.provider_store
-    providers.BUCKET_SIZE = MAX_PROVIDERS_PER_KEY
-    providers.PROVIDER_RECORD_EXPIRATION_INTERVAL = PROVIDER_TTL_S
     muxer: Any = libp2p.stream_muxer.muxer_multistream
     muxer.Yamux = HardenedYamux  # it makes this class whatever the upgrader was given
     stream: Any = YamuxStream
@@ -354,30 +324,6 @@ class HardenedGossipSub(GossipSub):
         self.recent_message_deliveries.clear()
 
 
-class HardenedDht(KadDHT):
-    """The DHT server: what strangers store with us is bounded."""
-
-    async def _do_handle_stream(self, stream: INetStream) -> None:
-        await super()._do_handle_stream(stream)
-        self._forget_surplus()
-
-    def _forget_surplus(self) -> None:
-        """Drop the oldest keys beyond the cap, never one that we provide ourselves."""
-        store = self.provider_store
-        surplus = len(store.providers) - MAX_PROVIDER_KEYS
-        for key in list(store.providers):
-            if surplus <= 0:
-                break
-            if key not in store.providing_keys:
-                del store.providers[key]
-                surplus -= 1
-        if len(self._provider_rate_limits) > MAX_PROVIDER_KEYS:
-            self._provider_rate_limits.clear()
-        values = self.value_store.store
-        for value_key in list(values)[: max(0, len(values) - MAX_PROVIDER_KEYS)]:
-            del values[value_key]
-
-
 async def _never_connect() -> None:
     """Stand in for the auto-connector, which dials whatever the peerstore holds, dead providers again and again."""
 
@@ -502,11 +448,6 @@ def build_pubsub(host: BasicHost, *, topic: str, admission: Admission) -> tuple[
     )
     pubsub.admission = admission
     return pubsub, router
-
-
-def build_dht(host: BasicHost) -> HardenedDht:
-    """Make the DHT server. ``max_peers_per_subnet=0``: two a public /24 would hide a swarm in one data centre."""
-    return HardenedDht(host, DHTMode.SERVER, max_peers_per_subnet=0)
 
 
 async def hang_up(host: BasicHost) -> None:

@@ -8,7 +8,8 @@ a trio thread. This module decides nothing about tasks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -29,9 +30,11 @@ from swarm.peer.bitswap import Bitswap, GetBlock
 from swarm.peer.dht import Rendezvous
 from swarm.peer.dialer import Dialer
 from swarm.peer.gossip import Gossip
-from swarm.peer.hardened import HardenedGossipSub, HardenedPubsub, build_dht, build_host, build_pubsub, hang_up
+from swarm.peer.hardened import HardenedGossipSub, HardenedPubsub, build_host, build_pubsub, hang_up
+from swarm.peer.hardened_dht import build_dht
 from swarm.peer.known import KnownPeers
 from swarm.peer.mdns import run_mdns, scope_of
+from swarm.peer.provided import Provided
 from swarm.peer.reputation import UNWANTED, Reputation
 from swarm.wire import MAX_GOSSIP_BYTES, Announcement
 
@@ -76,6 +79,7 @@ class PeerConfig:
         bootstrap: the roots' addresses with ``/p2p/ID``; a connection to each is kept.
         dht: whether to take part in the LAN DHT and meet by it.
         dht_interval_s: seconds between look-ups while the swarm is young.
+        provide_interval_s: seconds between two contents that are said in the DHT to be here.
         mdns: whether to meet by mDNS.
         psk: the pre-shared key of a closed network, 32 bytes.
         known_peers: the file that keeps whom we met.
@@ -90,6 +94,8 @@ class PeerConfig:
     bootstrap: tuple[str, ...] = ()
     dht: bool = True
     dht_interval_s: float = 10.0
+    #: Servers take ten records in ten seconds from one peer, and the tag's is among them.
+    provide_interval_s: float = 2.0
     mdns: bool = False
     psk: bytes | None = attrs.field(default=None, repr=False)
     known_peers: Path | None = None
@@ -130,6 +136,7 @@ class Peer:
         self._started = trio.Event()
         self._stop = trio.Event()
         self._get_block: GetBlock = _has_nothing
+        self._provided = Provided()
         self.heard: trio.MemoryReceiveChannel[Announcement] = self._gossip.heard
 
     # ── what it knows ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -224,8 +231,34 @@ class Peer:
         rendezvous = self._alive().rendezvous
         return rendezvous is not None and await rendezvous.provide(parse_cid(cid).digest)
 
+    def keep_providing(self, cids: Iterable[Cid]) -> None:
+        """Say in the DHT that we have these contents, one after another and again and again, the newest 256 of all.
+
+        One whose root ``serve_blocks`` can't read any more is dropped. Without a DHT it does nothing.
+        """
+        for cid in cids:
+            self._provided.add(cid)
+
+    async def find_providers(self, cid: Cid) -> tuple[str, ...]:
+        """Ask the DHT who has a content; ``fetch`` gets it from one of them. None where there is no DHT.
+
+        Raises:
+            MalformedInput: the CID isn't one.
+            ClosedError: the peer is closed, or its node is just being replaced.
+        """
+        node = self._alive()
+        if node.rendezvous is None:
+            return ()
+        found = await node.rendezvous.providers(parse_cid(cid).digest)
+        for peer_id, addresses in found:
+            node.dialer.note(node.host, peer_id, addresses)
+        return tuple(peer_id for peer_id, _ in found)
+
     async def _block(self, cid: Cid) -> bytes | None:
         return await self._get_block(cid)
+
+    async def _has(self, cid: Cid) -> bool:
+        return await self._get_block(cid) is not None
 
     def _may_have(self, peer_id: str) -> bool:
         config = self._config
@@ -308,6 +341,15 @@ class Peer:
                     nursery.start_soon(bitswap.run)
                     if rendezvous is not None:
                         nursery.start_soon(rendezvous.run)
+                        self._provided.say_all_again()  # a fresh node has told nobody
+                        nursery.start_soon(
+                            functools.partial(
+                                rendezvous.keep_provided,
+                                self._provided,
+                                self._has,
+                                interval_s=self._config.provide_interval_s,
+                            )
+                        )
                     if self._config.mdns:
                         nursery.start_soon(self._meet_by_mdns, host, dialer)
                     task_status.started()

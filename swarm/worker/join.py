@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import ipaddress
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ import trio
 from swarm.errors import ClosedError, MalformedInput
 from swarm.identity import Identity
 from swarm.logs import quieten_libraries
+from swarm.model import Cid
 from swarm.wire import Announcement, PeerSettings, Settings
 from swarm.worker.hear import hear
 from swarm.worker.settings import WorkerSettings
@@ -33,6 +35,8 @@ log = structlog.get_logger()
 KNOWN_PEERS_FILE: Final = "peers.json"
 #: How soon a root at another address is looked for after its connection was lost.
 FOLLOW_EVERY_S: Final = 2.0
+#: Contents that are remembered until the peer is open, in its first second.
+MAX_MADE: Final = 256
 
 
 class Part:
@@ -46,6 +50,7 @@ class Part:
         self.peer: Peer | None = None
         self._roots: frozenset[str] = frozenset()
         self._leaving = trio.Event()
+        self._made: deque[Cid] = deque(maxlen=MAX_MADE)
 
     @property
     def peers(self) -> int:
@@ -57,6 +62,13 @@ class Part:
         if self.peer is not None and roots and frozenset(roots) != self._roots:
             self._roots = frozenset(roots)
             self.peer.set_roots(self._roots)
+
+    def provide(self, contents: Iterable[Cid]) -> None:
+        """Let the swarm find these contents here; what was made before the peer was open is said then."""
+        if self.peer is not None:
+            self.peer.keep_providing(contents)
+        else:
+            self._made.extend(contents)
 
     def leave(self) -> None:
         """Hang up; ``take_part`` returns then."""
@@ -91,6 +103,8 @@ class Part:
             peer.serve_blocks(storage.get)
             self._roots = config.roots
             self.peer = peer
+            self.provide(self._made)
+            self._made.clear()
             quieten_libraries()
             log.info("peer_opened", peer_id=peer.id, addrs=peer.addrs)
             opened(peer)

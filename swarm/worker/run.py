@@ -212,6 +212,7 @@ async def work(
                 payout=settings.payout or identity.address,
                 network_id=door.settings.swarm.network_id,
             ),
+            provide=part.provide,
         )
         uploads.recover()
 

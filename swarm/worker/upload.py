@@ -109,6 +109,7 @@ class Uploads:
         max_owed_bytes: above this wanting stops.
         rng: spreads the waits.
         prove: signs that a granted task is done; None signs nothing.
+        provide: told the roots of what was stored and uploaded, so that others find it here.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class Uploads:
         max_owed_bytes: int,
         rng: random.Random,
         prove: Prove | None = None,
+        provide: Callable[[Iterable[Cid]], None] = lambda _: None,
     ) -> None:
         self._prove = prove
+        self._provide = provide
         self._journal = journal
         self._storage = storage
         self._hooks = hooks
@@ -241,6 +244,7 @@ class Uploads:
             log.error("result_lost", reason=str(fault))
             await self._say_failed(record, str(fault))
             return True
+        self._provide(_roots_of(record.manifest or b""))
         await self._say(record)
         return True
 
@@ -406,6 +410,11 @@ class Uploads:
         while True:
             yield wait_s * self._rng.uniform(0.5, 1.0)
             wait_s = min(wait_s * 2, LAST_WAIT_S)
+
+
+def _roots_of(body: bytes) -> list[Cid]:
+    """The roots of a result: what its manifest names, then the manifest, which is looked for first."""
+    return [*(ref.cid for ref in decode_manifest(body).named()), build(body).root]
 
 
 def owed_roots(journal: Holds) -> set[Cid]:

@@ -17,7 +17,8 @@ from libp2p.pubsub.pb import rpc_pb2
 
 from swarm.content.cid import cid_bytes, raw_cid
 from swarm.peer.bitswap import PROTOCOLS
-from swarm.peer.hardened import KAD_PROTOCOL, MESH_PROTOCOL
+from swarm.peer.hardened import MESH_PROTOCOL
+from swarm.peer.hardened_dht import KAD_PROTOCOL
 from swarm.peer.node import open_peer
 from tests.peer.harness import TOPIC, config, connect, open_stranger, send_frame
 

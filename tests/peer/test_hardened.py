@@ -29,8 +29,9 @@ from multiaddr import Multiaddr
 
 import swarm.peer
 from swarm.errors import ConfigurationError
-from swarm.peer import hardened
-from swarm.peer.hardened import MAX_BUFFERED_BYTES, MAX_STREAMS_PER_PEER, build_dht
+from swarm.peer import hardened, hardened_dht
+from swarm.peer.hardened import MAX_BUFFERED_BYTES, MAX_STREAMS_PER_PEER
+from swarm.peer.hardened_dht import build_dht
 from tests.peer.harness import (
     TOPIC,
     Anyone,
@@ -489,14 +490,13 @@ async def test_a_key_has_room_for_more_than_twenty_providers() -> None:
 
 
 async def test_what_strangers_store_is_bounded_and_our_own_keys_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardened, "MAX_PROVIDER_KEYS", 10)
+    monkeypatch.setattr(hardened_dht, "MAX_PROVIDER_KEYS", 10)
     async with open_host() as host:
         dht = build_dht(host)
         dht.provider_store.providing_keys.add(b"ours")
         dht.provider_store.add_provider(b"ours", _provider(0))
         for n in range(50):
             dht.provider_store.add_provider(b"%d" % n, _provider(n))
-        dht._forget_surplus()
 
         assert len(dht.provider_store.providers) == 10
         assert dht.provider_store.get_providers(b"ours")
