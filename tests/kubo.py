@@ -6,6 +6,7 @@ A missing binary is an error, never a skipped test.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -69,6 +70,10 @@ class Kubo:
     def url(self) -> str:
         """The same as a URL."""
         return f"http://127.0.0.1:{self.port}"
+
+    def addresses(self) -> list[str]:
+        """Where other peers reach it, each with its peer id."""
+        return [str(address) for address in json.loads(self.command("id"))["Addresses"]]
 
     def command(self, *arguments: str) -> str:
         """Run ``ipfs`` on the repository, while the daemon is down or through it."""

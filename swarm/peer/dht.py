@@ -42,8 +42,6 @@ ASKED_AT_ONCE: Final = 10
 MAX_FOUND: Final = 256
 #: Connected peers below which each newcomer is told of all our contents: it is among the closest to all of them.
 FEW_PEERS: Final = 20
-#: Where nobody could be told of a content, the next try is this much later.
-NOBODY_THERE_S: Final = 10.0
 
 
 def key_of_digest(digest: bytes) -> str:
@@ -215,7 +213,7 @@ class Rendezvous:
                 self._dht.forget(bytes.fromhex(key_of_digest(parse_cid(gone).digest)))
             cid = provided.next_due(now=trio.current_time()) if connected else None
             if cid is None:
-                with trio.move_on_after(NOBODY_THERE_S):
+                with trio.move_on_after(self._interval.base_s):
                     await provided.changed()
                 continue
             if not await has(cid):
@@ -228,4 +226,4 @@ class Rendezvous:
                 except Exception as fault:  # noqa: BLE001 - supervision boundary: libp2p raises what it likes
                     log.debug("provide_failed", cid=cid, fault=repr(fault))
             provided.said(cid, said, now=trio.current_time())
-            await trio.sleep(interval_s if said else max(interval_s, NOBODY_THERE_S))
+            await trio.sleep(interval_s if said else max(interval_s, self._interval.base_s))

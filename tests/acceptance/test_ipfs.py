@@ -45,6 +45,26 @@ def test_result_of_the_demos_flow_comes_by_bitswap_from_the_worker_that_made_it(
             assert len(_fetch(friend, content.cid)) == content.size_bytes
 
 
+def test_kubos_find_by_dht_which_worker_made_a_result_and_fetch_it_there(scene: Scene) -> None:
+    friend = scene.closing.enter_context(running_kubo(scene.directory / "kubo-friend", routing="dhtserver"))
+    stranger = scene.closing.enter_context(running_kubo(scene.directory / "kubo-stranger", routing="dhtserver"))
+    friends_address = next(address for address in friend.addresses() if "/tcp/" in address and "/ws" not in address)
+    stranger.command("swarm", "connect", friends_address)
+    root = scene.root("--host-rate", "0")
+    worker = scene.worker(root, "--serve-to", "any", name="alice")
+    (opened,) = until(lambda: worker.process.events("peer_opened"), 20, "alice's peer to open")
+    friend.command("swarm", "connect", opened["addrs"][0])
+    job = root.door.submit([noop(size=20_000)])["job"]
+    root.door.wait_done(job, 30)
+    (task,) = root.door.tasks_of(job)
+
+    until(lambda: opened["peer_id"] in _providers(stranger, task["result"]), 40, "alice to be found")
+    manifest = decode_manifest(_fetch(stranger, task["result"]))
+    for content in manifest.named():
+        until(lambda cid=content.cid: opened["peer_id"] in _providers(stranger, cid), 20, "alice to be found")
+        assert len(_fetch(stranger, content.cid)) == content.size_bytes
+
+
 def test_results_wait_while_kubo_is_away_and_none_is_lost(scene: Scene) -> None:
     kubo = make_kubo(scene.directory / "kubo", configuration={"Addresses.API": f'"/ip4/127.0.0.1/tcp/{free_port()}"'})
     scene.closing.callback(kubo.stop)
@@ -79,6 +99,10 @@ def assert_whole(door: Door, task: dict[str, Any]) -> Manifest:
 
 def _waiting_uploads(workers: Sequence[Worker]) -> bool:
     return any(worker.process.events("upload_waits") for worker in workers)
+
+
+def _providers(kubo: Kubo, cid: str) -> list[str]:
+    return kubo.command("routing", "findprovs", "--timeout=5s", cid).split()
 
 
 def _fetch(kubo: Kubo, cid: str) -> bytes:

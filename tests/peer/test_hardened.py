@@ -46,6 +46,9 @@ from tests.peer.harness import (
     signed,
 )
 
+#: A warning at libp2p's import where websockets is installed, as in ``pyproject.toml``.
+LIBP2PS_OWN = "ignore:websockets.legacy is deprecated:DeprecationWarning"
+
 
 async def answers(victim: str) -> None:
     """The victim takes a new connection, and a stream on it."""
@@ -557,7 +560,7 @@ def test_libp2p_logs_to_our_handlers_and_never_to_stderr_by_itself() -> None:
         assert not logging.getLogger().handlers
     """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
+        [sys.executable, "-W", "error", "-W", LIBP2PS_OWN, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         check=False,

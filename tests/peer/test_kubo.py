@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import attrs
 import httpx
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from swarm.content.cid import Codec, build, format_cid, raw_cid
 from swarm.model import Cid
@@ -21,6 +23,7 @@ from swarm.peer.node import Peer, open_peer
 from tests.kubo import Kubo, running_kubo
 from tests.peer.harness import TAG, config, eventually, seed_of
 from tests.peer.test_bitswap import serving
+from tests.peer.test_dht import rendezvous_of
 
 KEY = seed_of("a pre-shared key")
 
@@ -167,3 +170,43 @@ async def until_provided(peer: Peer, cid: Cid) -> None:
     with trio.fail_after(10):
         while not await peer.provide(cid):  # noqa: ASYNC110 - what is waited for happens in Kubo
             await trio.sleep(0.05)
+
+
+async def test_a_kubo_that_isnt_connected_finds_a_result_that_is_kept_provided(kubo: Rpc, tmp_path: Path) -> None:
+    content = os.urandom(2_000_000)
+    dag = build(content)
+    with running_kubo(tmp_path / "second", routing="dhtserver") as daemon:
+        second = Rpc(daemon)
+        await second.call("swarm/connect", await kubo.address())
+        changes = {"dht": True, "dht_interval_s": 0.2, "provide_interval_s": 0.05, "bootstrap": (await kubo.address(),)}
+        async with open_peer(config(serve_to="any", **changes)) as alice:
+            serving(alice, dag.blocks)
+            alice.keep_providing([dag.root])
+            with trio.fail_after(20):
+                while alice.id not in await second.providers(dag.root):  # noqa: ASYNC110 - it happens in Kubo
+                    await trio.sleep(0.05)
+                assert await second.call("cat", dag.root) == content
+
+
+async def test_a_kubo_without_dht_as_a_root_is_said_once_and_asked_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger="libp2p")
+    with running_kubo(tmp_path / "repository", routing="none") as daemon, capture_logs() as logs:
+        plain = Rpc(daemon)
+        changes = {"dht": True, "dht_interval_s": 0.05, "bootstrap": (await plain.address(),)}
+        async with open_peer(config(**changes)) as alice:
+            await eventually(alice.peers)
+            interval = rendezvous_of(alice)._interval
+            await eventually(lambda: said(logs, "root_without_dht"))
+            rounds = interval._idle_rounds
+            caplog.clear()
+            await eventually(lambda: interval._idle_rounds > rounds + 10)
+
+    assert not caplog.records
+    assert [line["log_level"] for line in said(logs, "root_without_dht")] == ["info"]
+    assert not [line for line in logs if line["log_level"] in {"warning", "error"}]
+
+
+def said(logs: list[MutableMapping[str, Any]], event: str) -> list[MutableMapping[str, Any]]:
+    return [line for line in logs if line["event"] == event]

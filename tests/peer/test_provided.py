@@ -87,53 +87,57 @@ def said_at(kept: Provided, now: float) -> list[Cid]:
 async def test_a_second_peer_finds_who_has_a_result_and_fetches_it_from_there() -> None:
     content = bytes(3_000_000)
     dag = build(content)
-    async with open_peer(config("root", dht=True)) as root:
-        async with open_peer(member(root, provide_interval_s=0.01, serve_to="any")) as alice:
-            serving(alice, dag.blocks)
-            alice.keep_providing([dag.root])
-            async with open_peer(member(root)) as bob:
-                assert await found(bob, dag.root) == (alice.id,)
-                assert await bob.fetch(alice.id, dag.root, max_bytes=len(content)) == content
+    async with (
+        open_peer(config("root", dht=True)) as root,
+        open_peer(member(root, provide_interval_s=0.01, serve_to="any")) as alice,
+        open_peer(member(root)) as bob,
+    ):
+        serving(alice, dag.blocks)
+        alice.keep_providing([dag.root])
+
+        assert await found(bob, dag.root) == (alice.id,)
+        assert await bob.fetch(alice.id, dag.root, max_bytes=len(content)) == content
 
 
-async def test_a_result_is_found_by_who_comes_after_the_only_one_that_knew_of_it_was_replaced() -> None:
+async def test_a_root_that_comes_back_without_its_records_is_told_again() -> None:
     blocks = {CIDS[0]: b"content 0"}
     async with open_peer(config("root", dht=True)) as root:
-        address, workers = root.addrs[0], member(root, provide_interval_s=0.01, serve_to="any")
-        async with open_peer(workers) as alice:
-            serving(alice, blocks)
-            alice.keep_providing(blocks)
-            await eventually(lambda: known(root, CIDS[0]))
-            root.close()
-            await eventually(lambda: root.id not in alice.peers())
-            listen = (address.split("/p2p/")[0],)
-            async with open_peer(config("root", dht=True, listen=listen)) as root_again:
-                await eventually(lambda: known(root_again, CIDS[0]), within_s=15)
+        listen, worker = (root.addrs[0].split("/p2p/")[0],), member(root, provide_interval_s=0.01)
+    async with open_peer(worker) as alice:
+        serving(alice, blocks)
+        alice.keep_providing(blocks)
+        for _ in range(2):
+            async with open_peer(config("root", dht=True, listen=listen)) as root:
+                await eventually(lambda root=root: known(root, CIDS[0]), within_s=15)  # type: ignore[misc]
 
 
 async def test_what_isnt_here_any_more_is_not_said() -> None:
     blocks = {CIDS[0]: b"content 0", CIDS[1]: b"content 1"}
-    async with open_peer(config("root", dht=True)) as root:
-        async with open_peer(member(root, provide_interval_s=0.01)) as alice:
-            serving(alice, {CIDS[0]: b"content 0"})
-            alice.keep_providing(blocks)  # the one that is missing is the newest
-            await eventually(lambda: known(root, CIDS[0]))
+    async with (
+        open_peer(config("root", dht=True)) as root,
+        open_peer(member(root, provide_interval_s=0.01)) as alice,
+    ):
+        serving(alice, {CIDS[0]: b"content 0"})
+        alice.keep_providing(blocks)  # the one that is missing is the newest
+        await eventually(lambda: known(root, CIDS[0]))
 
-            assert not known(root, CIDS[1])
-            assert len(alice._provided) == 1
+        assert not known(root, CIDS[1])
+        assert len(alice._provided) == 1
 
 
 async def test_no_more_is_kept_in_the_dht_than_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provided, "MAX_KEPT", 2)
     blocks: Mapping[Cid, bytes] = {cid: b"content %d" % n for n, cid in enumerate(CIDS)}
-    async with open_peer(config("root", dht=True)) as root:
-        async with open_peer(member(root, provide_interval_s=0.01)) as alice:
-            serving(alice, blocks)
-            for cid in CIDS:
-                alice.keep_providing([cid])
-                await eventually(lambda cid=cid: known(root, cid))  # type: ignore[misc]
-            keys = rendezvous_of(alice)._dht.provider_store.providing_keys
-            await eventually(lambda: len(keys) <= 3)  # and the swarm's tag
+    async with (
+        open_peer(config("root", dht=True)) as root,
+        open_peer(member(root, provide_interval_s=0.01)) as alice,
+    ):
+        serving(alice, blocks)
+        for cid in CIDS:
+            alice.keep_providing([cid])
+            await eventually(lambda cid=cid: known(root, cid))  # type: ignore[misc]
+        keys = rendezvous_of(alice)._dht.provider_store.providing_keys
+        await eventually(lambda: len(keys) <= 3)  # and the swarm's tag
 
 
 async def test_without_a_dht_nobody_is_told_and_nobody_found() -> None:

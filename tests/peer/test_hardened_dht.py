@@ -1,0 +1,164 @@
+"""What a stranger can make a DHT server keep, do and wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+import trio
+from libp2p.abc import IHost
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.host.exceptions import StreamFailure
+from libp2p.kad_dht.pb.kademlia_pb2 import Message
+from libp2p.network.stream.exceptions import StreamError
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
+from multiaddr import Multiaddr
+
+from swarm.peer import hardened_dht
+from swarm.peer.hardened_dht import (
+    IDLE_S,
+    KAD_PROTOCOL,
+    MAX_PROVIDER_ADDRESSES,
+    MAX_PROVIDERS_TOLD,
+    MAX_STREAMS_PER_PEER,
+    QUESTIONS_AT_ONCE,
+    QUESTIONS_PER_S,
+    _Pace,
+    build_dht,
+)
+from tests.peer.harness import connect, eventually, open_host, open_stranger, seed_of
+
+KEY = b"\x12\x20" + bytes(32)
+PING = Message(type=Message.MessageType.PING).SerializeToString()
+
+
+def peer_of(name: str) -> ID:
+    return ID.from_pubkey(create_new_key_pair(seed_of(name)).public_key)
+
+
+async def ask(stranger: IHost, victim: BasicHost, *questions: bytes) -> list[Message]:
+    """Ask on one stream; the answers."""
+    stream = await stranger.new_stream(victim.get_id(), [TProtocol(KAD_PROTOCOL)])
+    answers = []
+    for question in questions:
+        await stream.write(encode_varint_prefixed(question))
+        answers.append(Message.FromString(await read_varint_prefixed_bytes_limited(stream, 1024 * 1024)))
+    await stream.close()
+    return answers
+
+
+async def test_of_one_provider_a_bounded_number_of_addresses_is_kept() -> None:
+    async with open_host() as alice, open_stranger() as mallory:
+        dht = build_dht(alice)
+        await connect(mallory, alice)
+        record = Message(type=Message.MessageType.ADD_PROVIDER, key=KEY)
+        provider = record.providerPeers.add(id=mallory.get_id().to_bytes())
+        provider.addrs.append(Multiaddr("/dns4/" + ".".join(["a" * 60] * 3) + "/tcp/1").to_bytes())
+        provider.addrs.extend(Multiaddr(f"/ip4/10.0.{n // 250}.{n % 250}/tcp/1").to_bytes() for n in range(1000))
+        with trio.fail_after(10):
+            await ask(mallory, alice, record.SerializeToString())
+
+        (kept,) = dht.provider_store.get_providers(KEY)
+        assert len(kept.addrs) == MAX_PROVIDER_ADDRESSES
+        assert not any("dns4" in str(address) for address in kept.addrs)
+
+
+async def test_an_answer_names_some_of_many_providers_and_another_answer_others() -> None:
+    async with open_host() as alice, open_stranger() as mallory:
+        dht = build_dht(alice)
+        providers = [PeerInfo(ID(b"\x00\x02%02d" % n), [Multiaddr("/ip4/10.0.0.1/tcp/1")]) for n in range(99)]
+        providers += [PeerInfo(ID(b"\x00\x03%03d" % n), [Multiaddr("/ip4/10.0.0.1/tcp/1")]) for n in range(200)]
+        for provider in providers:
+            dht.provider_store.add_provider(KEY, provider)
+        await connect(mallory, alice)
+        question = Message(type=Message.MessageType.GET_PROVIDERS, key=KEY).SerializeToString()
+        with trio.fail_after(10):
+            one, other = await ask(mallory, alice, question, question)
+
+        assert len(one.providerPeers) == len(other.providerPeers) == MAX_PROVIDERS_TOLD
+        assert {peer.id for peer in one.providerPeers} != {peer.id for peer in other.providerPeers}
+
+
+async def test_all_records_together_are_bounded_and_our_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardened_dht, "MAX_PROVIDER_RECORDS", 10)
+    async with open_host() as alice:
+        store = build_dht(alice).provider_store
+        store.providing_keys.add(b"ours")
+        for key in (b"ours", b"first", b"second", b"third"):
+            for n in range(4):
+                store.add_provider(key, PeerInfo(ID(b"\x00\x01%d" % n), [Multiaddr("/ip4/10.0.0.1/tcp/1")]))
+
+        assert set(store.providers) == {b"ours", b"third"}
+
+
+async def test_a_question_longer_than_any_honest_one_ends_its_stream() -> None:
+    async with open_host() as alice, open_stranger() as mallory:
+        build_dht(alice)
+        await connect(mallory, alice)
+        with trio.fail_after(10):
+            (answer,) = await ask(mallory, alice, PING)
+            assert answer.type == Message.MessageType.PING
+            with pytest.raises(StreamError):
+                await ask(mallory, alice, Message(key=bytes(100_000)).SerializeToString())
+
+
+async def test_a_peer_that_opens_many_streams_and_says_nothing_keeps_nobody_out() -> None:
+    async with open_host() as alice, open_stranger() as mallory, open_stranger() as bob:
+        dht = build_dht(alice)
+        await connect(mallory, alice)
+        await connect(bob, alice)
+        for _ in range(30):
+            with contextlib.suppress(StreamFailure):  # most are reset at once
+                await mallory.new_stream(alice.get_id(), [TProtocol(KAD_PROTOCOL)])
+        await eventually(lambda: dht._streams[mallory.get_id()] == MAX_STREAMS_PER_PEER)
+        with trio.fail_after(5):
+            assert await ask(bob, alice, PING)
+
+
+def test_a_peers_questions_are_paced_and_another_peers_are_not() -> None:
+    pace = _Pace()
+    mallory, bob = peer_of("mallory"), peer_of("bob")
+    waits = [pace.take(mallory, now=0.0) for _ in range(int(QUESTIONS_AT_ONCE) + 5)]
+
+    assert waits[: int(QUESTIONS_AT_ONCE)] == [0.0] * int(QUESTIONS_AT_ONCE)
+    assert waits[-1] == pytest.approx(5 / QUESTIONS_PER_S)
+    assert pace.take(bob, now=0.0) == 0.0
+    assert pace.take(mallory, now=10.0) == 0.0
+
+
+async def test_a_flood_of_questions_is_answered_at_the_pace() -> None:
+    async with open_host() as alice, open_stranger() as mallory:
+        build_dht(alice)
+        await connect(mallory, alice)
+        questions = 2 * int(QUESTIONS_AT_ONCE)
+        started_at = time.monotonic()
+        with trio.fail_after(20):
+            await ask(mallory, alice, *[PING] * questions)
+
+        assert time.monotonic() - started_at >= (questions - QUESTIONS_AT_ONCE) / QUESTIONS_PER_S - 0.1
+
+
+def test_who_asked_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardened_dht, "MAX_COUNTED", 3)
+    pace = _Pace()
+    for n in range(10):
+        pace.take(ID(b"\x00\x01%d" % n), now=0.0)
+
+    assert len(pace._tokens) == 3
+
+
+async def test_a_stream_on_which_nothing_is_asked_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardened_dht, "IDLE_S", 0.1)
+    assert IDLE_S > 10
+    async with open_host() as alice, open_stranger() as mallory:
+        dht = build_dht(alice)
+        await connect(mallory, alice)
+        await mallory.new_stream(alice.get_id(), [TProtocol(KAD_PROTOCOL)])
+        await eventually(lambda: not dht._streams)
