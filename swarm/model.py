@@ -257,6 +257,7 @@ class RefusalCode(enum.StrEnum):
     SIGNATURE_INVALID = "signature_invalid"
     VERSION_UNSUPPORTED = "version_unsupported"
     RATE_LIMITED = "rate_limited"
+    STALE_TURN = "stale_turn"
     # a task that won't move
     INVALID_ASSIGNEE = "invalid_assignee"
     LEASE_EXPIRED = "lease_expired"

@@ -59,6 +59,7 @@ STATUS_OF: Final[Mapping[RefusalCode, int]] = {
     _C.SIGNATURE_INVALID: 400,
     _C.VERSION_UNSUPPORTED: 400,
     _C.RATE_LIMITED: 429,
+    _C.STALE_TURN: 409,
     _C.INVALID_ASSIGNEE: 400,  # the seed's own status
     _C.LEASE_EXPIRED: 400,
     _C.WRONG_STATUS: 409,

@@ -106,7 +106,7 @@ class Turns:
                 return last[1]
             if last is not None and turn.n < last[0]:
                 return Refusal(
-                    RefusalCode.BAD_REQUEST,
+                    RefusalCode.STALE_TURN,
                     f"turn {turn.n} comes after turn {last[0]} of the same boot; number turns upwards",
                     details={"n": last[0]},
                 )

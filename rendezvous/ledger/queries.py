@@ -28,7 +28,6 @@ from rendezvous.ledger.ops import (
     WorkerFacts,
     WorkerRef,
 )
-from rendezvous.ledger.rows import demand_of
 from rendezvous.ledger.views import event_view, event_views, exported, task_view, task_views
 from rendezvous.ledger.why import why_not
 from rendezvous.policy.pacing import FOREVER

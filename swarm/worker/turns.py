@@ -11,7 +11,6 @@ the result is ready to be reported. This module knows no sockets, no files and n
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -21,6 +20,7 @@ import msgspec
 
 from swarm.model import RefusalCode, TaskId
 from swarm.wire import (
+    MAX_INT,
     MAX_SLOTS,
     Announcement,
     Done,
@@ -37,15 +37,14 @@ from swarm.wire import (
 )
 from swarm.worker.choose import OfferBook
 from swarm.worker.effects import Effect, Entry, Settled, Shelved, Start, Stop, StopReason, Verdict
+from swarm.worker.held import Lease, Stage
+
+__all__ = ["BEAT_S", "Lease", "Stage", "Turns"]
 
 #: The heartbeat (DESIGN §4).
 BEAT_S: Final = 10.0
-#: A lease is renewed when a third of it has passed (DESIGN §7).
-RENEW_AFTER_SHARE: Final = 1 / 3
 #: A renewal that an answer passed over is asked for again after this share of the lease, not in a tight loop.
 RENEW_AGAIN_SHARE: Final = 1 / 12
-#: A grant that no slot has begun by then is given back; slots are counted, so this means that one is stuck.
-START_WITHIN_SHARE: Final = 1 / 3
 #: Roots say something every 10 s; after three of those gossip doesn't reach us (DESIGN §5).
 GOSSIP_SILENT_S: Final = 30.0
 #: Outcomes in one turn: half of what the door takes, so that inline manifests of 4 KiB stay below its body cap.
@@ -69,55 +68,6 @@ _TRANSIENT: Final = frozenset(
 _STALE: Final = frozenset({RefusalCode.INVALID_ASSIGNEE, RefusalCode.LEASE_EXPIRED})
 #: The door can't parse the turn: an entry of it is at fault, and must not take its neighbours along.
 _MALFORMED: Final = frozenset({RefusalCode.BAD_REQUEST, RefusalCode.UNSTORABLE_TEXT, RefusalCode.BODY_TOO_LARGE})
-
-
-class Stage(enum.Enum):
-    """How far the work on a lease is."""
-
-    #: Granted; no slot has begun it.
-    WAITING = enum.auto()
-    RUNNING = enum.auto()
-    #: Executed; its result is being stored and uploaded.
-    STORING = enum.auto()
-    #: Its outcome is said, or waits to be said, and isn't answered. It takes no slot.
-    REPORTING = enum.auto()
-
-
-@attrs.define(kw_only=True)
-class Lease:
-    """A lease that this worker holds.
-
-    Args:
-        acknowledged_at: when the turn was sent whose answer granted or last renewed it.
-        lease_s: how long it runs from then.
-    """
-
-    task: TaskId
-    fence: int
-    acknowledged_at: float
-    lease_s: float
-    granted_at: float
-    stage: Stage = Stage.WAITING
-    renew_at: float = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.renew_at = self.acknowledged_at + self.lease_s * RENEW_AFTER_SHARE
-
-    @property
-    def ends_at(self) -> float:
-        """When we stop unless a renewal is acknowledged before."""
-        return self.acknowledged_at + self.lease_s
-
-    @property
-    def start_by(self) -> float:
-        """When it is given back unless a slot has begun it."""
-        return self.granted_at + self.lease_s * START_WITHIN_SHARE
-
-    def renew(self, *, sent_at: float, lease_s: float) -> None:
-        """Take in an acknowledged renewal."""
-        self.acknowledged_at = sent_at
-        self.lease_s = lease_s
-        self.renew_at = sent_at + lease_s * RENEW_AFTER_SHARE
 
 
 @attrs.define(kw_only=True)
@@ -443,10 +393,13 @@ class Turns:
         """The door refused the whole turn.
 
         One that it can't parse is taken apart: its outcomes are said one by one, and one that is refused alone is
-        dropped, so that a single bad entry never blocks the others. Any other refusal is waited out.
+        dropped, so that a single bad entry never blocks the others. One whose number is stale is said again by a
+        newer number, whole. Any other refusal is waited out.
         """
         opened = self._open
         if opened is None:
+            return []
+        if error.code == RefusalCode.STALE_TURN and self._count_on(error, opened):
             return []
         if error.code not in _MALFORMED:
             self.unanswered(now, wait_s=error.retry_after_s if error.retry_after_s is not None else REPORT_AGAIN_S)
@@ -461,6 +414,21 @@ class Turns:
                 effects.append(self._settle(report, Verdict.REFUSED, error=error))
             report.alone = True
         return effects
+
+    def _count_on(self, error: ErrorBody, opened: _Open) -> bool:
+        """Number on from the turn that the door knows, as after a machine was set back to an earlier image.
+
+        What its answer granted is sent again, since the next turn doesn't hold it.
+        """
+        known = (error.details or {}).get("n")
+        if not isinstance(known, int) or not opened.turn.n < known < MAX_INT:
+            return False
+        self._n = known
+        self._open = None
+        self._hastened = True
+        self._sent_at = -math.inf
+        self._say_hello = self._say_hello or opened.turn.hello is not None
+        return True
 
     def answered(self, answer: TurnAnswer, now: float) -> list[Effect]:
         """Take in the door's answer.

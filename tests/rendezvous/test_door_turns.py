@@ -82,7 +82,8 @@ async def test_a_number_that_goes_back_is_refused(tmp_path: Path) -> None:
         await alice.take()
         await alice.take()
         refused = await alice.post("/v1/turns", {"boot": alice.boot, "n": 1, "free": 8})
-        assert (refused.status, refused.code) == (400, "bad_request")
+        assert (refused.status, refused.code) == (409, "stale_turn")
+        assert refused.body["error"]["details"] == {"n": alice.n}
 
 
 async def test_a_turn_whose_answer_was_lost_before_a_root_restart_does_no_harm(tmp_path: Path) -> None:

@@ -296,6 +296,32 @@ def test_one_bad_outcome_is_dropped_alone_and_its_neighbours_are_taken(alice: Al
     assert alice.turns.settled
 
 
+def test_a_turn_with_a_stale_number_is_said_again_whole_with_a_newer_one(alice: Alice) -> None:
+    """As after a machine was set back to an earlier image: no outcome is dropped, and no other turn is lost for it."""
+    alice.given(1, 2)
+    for number in (1, 2):
+        alice.turns.report(failed(number), alice.now)
+    refused = alice.take()
+
+    stale = ErrorBody(code="stale_turn", message="no", details={"n": 70})
+    assert alice.turns.refused(stale, alice.now) == []
+    again = alice.take()
+    assert (again.n, again.failed) == (71, refused.failed)
+    alice.answer(again, outcomes=(taken(1, "failed"), taken(2, "failed")))
+    assert alice.turns.settled
+
+
+@pytest.mark.parametrize("details", [None, {"n": 0}, {"n": "70"}, {"n": 2**63}])
+def test_a_stale_number_of_a_door_that_makes_no_sense_is_no_tight_loop(
+    alice: Alice, details: dict[str, Any] | None
+) -> None:
+    turn = alice.take()
+    assert alice.turns.refused(ErrorBody(code="stale_turn", message="no", details=details), alice.now) == []
+    assert alice.quiet()
+    alice.pass_s(BEAT_S)
+    assert alice.take() == turn
+
+
 def test_a_malformed_turn_without_outcomes_is_no_tight_loop(alice: Alice) -> None:
     for _ in range(3):
         alice.take()
