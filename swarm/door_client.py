@@ -13,21 +13,21 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import httpx
-import msgspec
 import structlog
 import trio
 
-from swarm.door_session import NoWebSocket, Push, Session, reason_of, refused_by, run_session
+from swarm.certificates import trust_certificates
+from swarm.door_calls import CALL_S, call, data_of
+from swarm.door_session import NoWebSocket, Push, Session, run_session
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
 from swarm.groups import the_one_fault
 from swarm.identity import Identity, write_private
-from swarm.model import Address, RefusalCode
+from swarm.model import TURNS_AWAY, Address, RefusalCode
 from swarm.signing import MAX_SETTINGS_BYTES, JoinLink, enrolment_digest, sign_enrolment, verify_settings
 from swarm.wire import (
-    MAX_TURN_BYTES,
     Answer,
     Enrolled,
     Enrolment,
@@ -43,13 +43,12 @@ from swarm.wire import (
     encode,
 )
 
-__all__ = ["DoorClient", "open_door", "trust_certificates", "write_ca_bundle"]
+__all__ = ["DoorClient", "open_door"]
 
 log = structlog.get_logger()
 
 #: How long a first start tries to reach any door; a member of the swarm starts without one.
 START_S: Final = 10.0
-CALL_S: Final = 10.0
 #: robots.txt may have to be fetched by the root first.
 ROBOTS_S: Final = 30.0
 #: Waits between attempts: half to whole of these, doubling. They stay short for a minute, since a root that restarts is
@@ -65,15 +64,11 @@ PLAIN_FOR_S: Final = 60.0
 ENROL_TRIES: Final = 3
 #: A WebSocket close takes milliseconds; a frozen door's takes ``door_session.CLOSE_S``.
 GOODBYE_S: Final = 2.5
-MAX_ANSWER_BYTES: Final = MAX_TURN_BYTES
 
 MEMBERSHIP_FILE: Final = "membership.json"
 SETTINGS_FILE: Final = "settings.json"
 
-_FATAL: Final = frozenset({RefusalCode.KEY_REVOKED, RefusalCode.VERSION_UNSUPPORTED})
 _TRY_AGAIN: Final = frozenset({RefusalCode.CHALLENGE_EXPIRED, RefusalCode.CHALLENGE_USED})
-
-T = TypeVar("T")
 
 
 class Membership(Answer, frozen=True):
@@ -83,36 +78,6 @@ class Membership(Answer, frozen=True):
     network_id: str
     api_key: str | None = None
     payout: str | None = None
-
-
-class _Envelope(Answer, frozen=True):
-    data: msgspec.Raw
-
-
-def write_ca_bundle(path: Path, ca_file: Path) -> None:
-    """Write a file that trusts what ``trust_certificates`` does, for libraries that take files only.
-
-    Raises:
-        OSError: a file can't be read or written.
-    """
-    import certifi
-
-    path.write_bytes(Path(certifi.where()).read_bytes() + b"\n" + ca_file.read_bytes())
-
-
-def trust_certificates(ca_file: Path | None = None) -> ssl.SSLContext:
-    """The certificates that a door is checked by: the machine's and certifi's, and those of ``ca_file``.
-
-    Raises:
-        OSError: ``ca_file`` can't be read or holds no certificate.
-    """
-    import certifi
-
-    context = ssl.create_default_context()
-    context.load_verify_locations(cafile=certifi.where())
-    if ca_file is not None:
-        context.load_verify_locations(cafile=str(ca_file))
-    return context
 
 
 class DoorClient:
@@ -192,12 +157,12 @@ class DoorClient:
 
     async def _turn_by_post(self, turn: Turn) -> TurnAnswer | TurnRefused:
         try:
-            body = await self._call("POST", f"{self.url}/v1/turns", body=encode(turn))
+            body = await call(self._http, "POST", f"{self.url}/v1/turns", api_key=self.api_key, body=encode(turn))
         except DoorRefused as refused:
-            if refused.code in _FATAL:
+            if refused.code in TURNS_AWAY:
                 raise
             return TurnRefused(n=turn.n, error=_error_body(refused))
-        return self._decode(body, TurnAnswer)
+        return data_of(body, TurnAnswer)
 
     async def robots(self, origin: str) -> RobotsAnswer:
         """The rules of an origin's robots.txt for our agent.
@@ -206,40 +171,15 @@ class DoorClient:
             DoorRefused: ``robots_unavailable`` where the site doesn't give it.
             DoorUnreachable: the door doesn't answer.
         """
-        body = await self._call("GET", f"{self.url}/v1/robots", params={"origin": origin}, timeout_s=ROBOTS_S)
-        return self._decode(body, RobotsAnswer)
-
-    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _call(
-        self,
-        method: str,
-        url: str,
-        *,
-        params: dict[str, str] | None = None,
-        body: bytes | None = None,
-        timeout_s: float = CALL_S,
-        with_key: bool = True,
-    ) -> bytes:
-        """One request. Returns the whole body of an answer that is a yes."""
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        if with_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
-        try:
-            with trio.fail_after(timeout_s):
-                async with self._http.stream(method, url, params=params, content=body, headers=headers) as response:
-                    answer = await _read(response, url)
-        except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, ssl.SSLError) as fault:
-            raise _unreachable(url, fault) from fault
-        if response.is_success:
-            return answer
-        refused = refused_by(response.status_code, answer)
-        if refused is not None:
-            raise refused
-        raise DoorUnreachable(url, f"it answered {response.status_code}, and not as a door does")
-
-    def _decode(self, body: bytes, shape: type[T]) -> T:
-        return decode(bytes(decode(body, _Envelope, max_bytes=MAX_ANSWER_BYTES).data), shape)
+        body = await call(
+            self._http,
+            "GET",
+            f"{self.url}/v1/robots",
+            api_key=self.api_key,
+            params={"origin": origin},
+            timeout_s=ROBOTS_S,
+        )
+        return data_of(body, RobotsAnswer)
 
     # ── settings and trust ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -273,7 +213,7 @@ class DoorClient:
         fault: DoorUnreachable | None = None
         for url in self._doors():
             try:
-                body = await self._call("GET", f"{url}/settings", with_key=False)
+                body = await call(self._http, "GET", f"{url}/settings", api_key=None)
                 trusted = self._trusted_key()
                 settings, key_id = verify_settings(body, key_id=trusted)
             except DoorUnreachable as unreachable:
@@ -372,9 +312,8 @@ class DoorClient:
             invite=self._link.invite,
             hello=self._hello,
         )
-        return self._decode(
-            await self._call("POST", f"{self.url}/v1/enrolments", body=encode(enrolment), with_key=False), Enrolled
-        )
+        body = await call(self._http, "POST", f"{self.url}/v1/enrolments", api_key=None, body=encode(enrolment))
+        return data_of(body, Enrolled)
 
     def _digest(self) -> bytes:
         return enrolment_digest(
@@ -489,7 +428,7 @@ class DoorClient:
 
     async def _turned_away(self, refused: DoorRefused) -> None:
         """The key isn't taken: enrol again where the root has forgotten it, give up where it was revoked."""
-        if refused.code in _FATAL:
+        if refused.code in TURNS_AWAY:
             raise refused
         if refused.code == RefusalCode.UNAUTHORIZED:
             log.warning("key_unknown", url=self.url, reason=str(refused))
@@ -508,28 +447,6 @@ class DoorClient:
         self._closing = True
         if self._session is not None:
             self._session.ending.set()
-
-
-async def _read(response: httpx.Response, url: str) -> bytes:
-    parts = []
-    length = 0
-    async for part in response.aiter_bytes():
-        length += len(part)
-        if length > MAX_ANSWER_BYTES:
-            raise DoorUnreachable(url, f"it answered with more than {MAX_ANSWER_BYTES} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _unreachable(url: str, fault: BaseException) -> DoorUnreachable:
-    cause: BaseException | None = fault
-    while cause is not None:  # httpx wraps httpcore wraps ssl
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return DoorUnreachable(url, reason_of(cause), hint="name its certificate with --ca-file, if it is yours")
-        if isinstance(cause, (ssl.SSLError, trio.TooSlowError)):
-            return DoorUnreachable(url, reason_of(cause))
-        cause = cause.__cause__ or cause.__context__
-    return DoorUnreachable(url, str(fault) or type(fault).__name__)
 
 
 def _error_body(refused: DoorRefused) -> ErrorBody:

@@ -17,6 +17,7 @@ __all__ = [
     "MOVES",
     "RETRYABLE_REASONS",
     "TERMINAL",
+    "TURNS_AWAY",
     "Actor",
     "Address",
     "Cid",
@@ -283,6 +284,10 @@ class RefusalCode(enum.StrEnum):
     ROBOTS_UNAVAILABLE = "robots_unavailable"
     SHUTTING_DOWN = "shutting_down"
     INTERNAL = "internal"
+
+
+#: A worker that is answered one of these stops: asking again, at whatever door, won't change it.
+TURNS_AWAY: Final = frozenset({RefusalCode.KEY_REVOKED, RefusalCode.VERSION_UNSUPPORTED, RefusalCode.FORBIDDEN})
 
 
 @attrs.frozen

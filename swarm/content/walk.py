@@ -3,17 +3,21 @@
 Sans-I/O: both walks say which block they want next and are given it, so that one implementation serves a directory,
 an HTTP client and an asyncio store. Each block is checked against its CID, each size against what the parent said of
 it; so a content that comes out whole is the right one, and a hostile one costs a bounded number of blocks.
+
+A block counts as often as a reader comes by it: what the one walk lets pass, the other can read.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from swarm.content.cid import MAX_BLOCK_BYTES, Codec, FileNode, Link, parse_cid, parse_file_node, verify_block
 from swarm.errors import ContentMismatch, MalformedInput
 from swarm.model import Cid
 
-#: 64 GiB in leaves of 1 MiB. A file of a few bytes a leaf would cost its reader a block each.
+#: 64 GiB in leaves of 1 MiB. A file of a few bytes a leaf would cost its reader a block each; so would one block that
+#: is named again and again, which is counted each time.
 MAX_DAG_BLOCKS: Final = 65_536
 #: What so many blocks can hold. A few nodes that name each other again and again can claim far more.
 MAX_CONTENT_BYTES: Final = MAX_DAG_BLOCKS * MAX_BLOCK_BYTES
@@ -124,6 +128,10 @@ class MissingWalk:
         self.missing = []
         self.seen = {root}
         self._said: dict[Cid, int] = {}
+        #: How often a reader comes by each block, and in all; and what each block names, how often.
+        self._times: Counter[Cid] = Counter({root: 1})
+        self._visits = 1
+        self._children: dict[Cid, Counter[Cid]] = {}
         self._pending: list[tuple[Cid, Link | None]] = [
             (root, None if size_bytes is None else Link(cid=root, size_bytes=size_bytes))
         ]
@@ -152,9 +160,23 @@ class MissingWalk:
                     self._pending.append((child.cid, child))
                 elif self._said.get(child.cid, child.size_bytes) != child.size_bytes:
                     raise ContentMismatch(child.cid, f"{child.cid} is said to hold two different numbers of bytes")
-            if len(self.seen) > MAX_DAG_BLOCKS:
-                raise MalformedInput(f"{self._root} has more than {MAX_DAG_BLOCKS} blocks")
+            self._children[cid] = Counter(child.cid for child in node.links)
+            for child_cid, named in self._children[cid].items():
+                self._visit(child_cid, named * self._times[cid])
         self._next()
+
+    def _visit(self, cid: Cid, times: int) -> None:
+        """Count further visits of a block, and of what it is known to name."""
+        visited = [(cid, times)]
+        while visited:
+            cid, times = visited.pop()
+            self._times[cid] += times
+            self._visits += times
+            if self._visits > MAX_DAG_BLOCKS:  # each turn counts one at least: so many turns are the most
+                raise MalformedInput(f"{self._root} has more than {MAX_DAG_BLOCKS} blocks")
+            children = self._children.get(cid)
+            if children is not None:
+                visited += [(child, named * times) for child, named in children.items()]
 
     def found(self, size_bytes: int | None) -> None:
         """Take the size of the wanted block, or None where the store doesn't have it.

@@ -22,7 +22,8 @@ import trio
 
 import swarm
 from swarm.blocks import BlockStore
-from swarm.door_client import DoorClient, open_door, trust_certificates
+from swarm.certificates import trust_certificates
+from swarm.door_client import DoorClient, open_door
 from swarm.errors import ConfigurationError
 from swarm.executors.base import Capture, Executor
 from swarm.executors.parser import Parser, open_parser

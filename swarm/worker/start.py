@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from swarm.door_client import write_ca_bundle
+from swarm.certificates import write_ca_bundle
 from swarm.errors import ConfigurationError, MalformedInput
 from swarm.executors.base import Executor
 from swarm.groups import the_one_fault

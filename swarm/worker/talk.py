@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from swarm.errors import DoorRefused, DoorUnreachable
-from swarm.model import RefusalCode
+from swarm.model import TURNS_AWAY
 from swarm.wire import CancelPush, Nudge, PausePush, Stats, Turn, TurnAnswer, TurnRefused
 from swarm.worker.effects import Effect
 from swarm.worker.turns import Turns
@@ -26,8 +26,6 @@ log = structlog.get_logger()
 LOOK_EVERY_S: Final = 1.0
 #: A turn that can't be said is tried again no sooner than this.
 UNANSWERED_WAIT_S: Final = 0.5
-
-_FATAL: Final = frozenset({RefusalCode.KEY_REVOKED, RefusalCode.VERSION_UNSUPPORTED, RefusalCode.FORBIDDEN})
 
 Apply = Callable[[Iterable[Effect]], None]
 
@@ -68,7 +66,7 @@ async def talk(
             continue
         if isinstance(answer, TurnRefused):
             error = answer.error
-            if error.code in _FATAL:
+            if error.code in TURNS_AWAY:
                 raise DoorRefused(error.code, error.message, retry_after_s=error.retry_after_s, details=error.details)
             log.warning("turn_refused", n=turn.n, code=error.code, reason=error.message)
             apply(turns.refused(error, clock()))

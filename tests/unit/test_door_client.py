@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from swarm.door_client import DoorClient, open_door, trust_certificates
+from swarm.certificates import trust_certificates
+from swarm.door_client import DoorClient, open_door
 from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
 from swarm.identity import Identity, open_identity
 from swarm.signing import JoinLink
@@ -263,12 +264,17 @@ async def test_an_answer_that_cannot_be_understood_ends_the_session_and_not_the_
         assert await door.turn(turn()) == TurnAnswer(n=1)
 
 
-async def test_a_revoked_key_ends_it(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
-    server.refuse["/v1/session"] = (401, "key_revoked")
+@pytest.mark.parametrize(
+    ("status", "refusal"), [(401, "key_revoked"), (403, "forbidden"), (400, "version_unsupported")]
+)
+async def test_a_worker_that_is_turned_away_for_good_ends(
+    server: DoorServer, alice: Identity, tmp_path: Path, status: int, refusal: str
+) -> None:
+    server.refuse["/v1/session"] = (status, refusal)
     with pytest.raises(DoorRefused) as caught:
         async with door_to(server, alice, tmp_path) as door:
             await door.turn(turn())
-    assert caught.value.code == "key_revoked"
+    assert caught.value.code == refusal
 
 
 async def test_a_key_that_is_revoked_during_a_session_ends_it(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swarm.content.cid import cid_bytes, dag_pb_cid, raw_cid
-from swarm.content.walk import MAX_CONTENT_BYTES, MissingWalk
+from swarm.content.walk import MAX_CONTENT_BYTES, FileWalk, MissingWalk
 from swarm.errors import ContentMismatch, MalformedInput
 
 
@@ -37,6 +39,14 @@ def missing(root: str, blocks: dict[str, bytes], *, size_bytes: int | None = Non
         else:
             walk.found(len(blocks[wanted]) if wanted in blocks else None)
     return walk.missing
+
+
+def read(root: str, blocks: dict[str, bytes]) -> bytes:
+    walk = FileWalk(root, max_bytes=MAX_CONTENT_BYTES)
+    parts = []
+    while (wanted := walk.wanted) is not None:
+        parts.append(walk.feed(blocks[wanted]))
+    return b"".join(parts)
 
 
 def stored(*blocks: bytes) -> dict[str, bytes]:
@@ -72,3 +82,43 @@ def test_a_few_nodes_that_claim_more_than_can_be_read_are_refused() -> None:
         blocks.append(block)
     with pytest.raises(MalformedInput):
         missing(cid, stored(*blocks))
+
+
+def test_a_block_that_is_named_again_and_again_counts_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few blocks, long to read: a root that let it pass would keep what no client can have."""
+    row = node(*[(LEAF_CID, 4)] * 10)
+    top = node(*[(dag_pb_cid(row), 40)] * 10)
+    blocks = stored(LEAF, row, top)
+    monkeypatch.setattr("swarm.content.walk.MAX_DAG_BLOCKS", 111)
+    assert missing(dag_pb_cid(top), blocks) == []
+    assert read(dag_pb_cid(top), blocks) == LEAF * 100
+    monkeypatch.setattr("swarm.content.walk.MAX_DAG_BLOCKS", 110)
+    for walk in (missing, read):
+        with pytest.raises(MalformedInput, match="more than 110 blocks"):
+            walk(dag_pb_cid(top), blocks)
+
+
+@given(
+    levels=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=6),
+    most=st.integers(1, 60),
+)
+def test_what_is_found_whole_can_be_read_and_nothing_else(levels: list[list[int]], most: int) -> None:
+    """Each level is a node that names some of the blocks before it."""
+    made = [(LEAF_CID, LEAF)]
+    lengths = {LEAF_CID: len(LEAF)}
+    for names in levels:
+        children = [made[name % len(made)][0] for name in names]
+        block = node(*((cid, lengths[cid]) for cid in children))
+        made.append((dag_pb_cid(block), block))
+        lengths[made[-1][0]] = sum(lengths[cid] for cid in children)
+    root, blocks = made[-1][0], dict(made)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("swarm.content.walk.MAX_DAG_BLOCKS", most)
+        outcomes = []
+        for walk in (missing, read):
+            try:
+                walk(root, blocks)
+                outcomes.append(True)
+            except MalformedInput:
+                outcomes.append(False)
+    assert outcomes[0] == outcomes[1]
