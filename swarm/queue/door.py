@@ -27,10 +27,11 @@ import msgspec
 import trio
 
 import swarm
+from swarm.certificates import trust_certificates
 from swarm.client import Client
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, encode_manifest
-from swarm.door_client import DoorClient, trust_certificates
+from swarm.door_client import DoorClient
 from swarm.door_session import refused_by
 from swarm.errors import ConfigurationError, DoorUnreachable
 from swarm.identity import Identity, open_identity
