@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+from rendezvous import operate
 from rendezvous.command import apply, duration_of, find, open_ledger_engine, options, settings_of
 from rendezvous.contract_commands import contract
 from rendezvous.money_commands import deposit, wallet, withdraw
@@ -248,17 +249,22 @@ def list_keys(**given: Any) -> None:
 
 @keys.command(name="revoke")
 @click.argument("name")
+@click.option("--why", default="by hand", show_default=True, help="what its owner is told, and the history keeps")
 @options("data", "ledger")
-def revoke_keys(name: str, **given: Any) -> None:
-    """Revoke all keys of NAME (a requester, an operator, a worker's address); works within seconds."""
-    from rendezvous.ledger.ops import RevokeKey
+def revoke_keys(name: str, why: str, **given: Any) -> None:
+    """Revoke all keys of NAME (a requester, an operator, a worker's address), also where no root runs.
+
+    A running root notices within seconds; swarm-root revoke asks it and works at once.
+    """
+    from rendezvous.ledger.ops import Revoke
+    from rendezvous.wiring import OPERATOR
 
     settings = settings_of(given)
     find(settings)
-    revoked = apply(settings, RevokeKey(owner=name))
-    if not revoked:
+    revoked = apply(settings, Revoke(owner=name, who=OPERATOR, why=why))
+    if not revoked.keys and not revoked.workers:
         raise ConfigurationError(f"nobody called {name} has a key", hint="swarm-root keys list shows who has")
-    click.echo(f"revoked {revoked} keys of {name}")
+    click.echo(f"revoked {revoked.keys} keys of {name}; {revoked.requeued} tasks of its workers wait again")
 
 
 @cli.command()
@@ -274,5 +280,5 @@ def gc(min_age: str, **given: Any) -> None:
     click.echo(f"deleted {deleted} blocks, {freed_bytes} bytes")
 
 
-for command in (wallet, deposit, withdraw, contract):
+for command in (wallet, deposit, withdraw, contract, *operate.COMMANDS):
     cli.add_command(command)

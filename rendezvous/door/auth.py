@@ -91,7 +91,8 @@ class Keys:
             return Refusal(RefusalCode.UNAUTHORIZED, "this API key isn't known here; ask the operator for one")
         caller: Caller | Refusal
         if row.revoked:
-            caller = Refusal(RefusalCode.KEY_REVOKED, "this API key was revoked; ask the operator why")
+            why = row.revoked_why or "ask the operator why"
+            caller = Refusal(RefusalCode.KEY_REVOKED, f"this API key was revoked; {why}")
         else:
             worker = WorkerRef(row.owner, row.instance) if row.role is Role.WORKER and row.instance else None
             caller = Caller(digest=digest, role=row.role, owner=row.owner, worker=worker, payout=row.payout)

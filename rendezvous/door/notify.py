@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from rendezvous.door.metrics import Metrics
 from rendezvous.door.stream import EventStream
@@ -16,6 +17,9 @@ from swarm.model import Move, Status, TaskId
 from swarm.wire import Requires, encode
 
 __all__ = ["Notifier"]
+
+#: Moves that take a task from its holder for good; it is told at once.
+_CALLED_OFF: Final = frozenset({Move.CANCEL, Move.FAIL_BY_HAND})
 
 
 class Notifier:
@@ -36,7 +40,7 @@ class Notifier:
             if event.to is Status.PENDING:
                 group = (event.kind, encode(event.requires))
                 ready[group] = (event.requires, ready.get(group, (None, 0))[1] + 1)
-            elif event.move is Move.CANCEL and event.worker is not None:
+            elif event.move in _CALLED_OFF and event.worker is not None:
                 called_off[event.worker].append(event.task)
         for ref, tasks in called_off.items():
             worker = self._fleet.get(ref)

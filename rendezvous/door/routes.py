@@ -11,6 +11,7 @@ from aiohttp import web
 
 from rendezvous.door import (
     account,
+    admin,
     calls,
     content,
     enrol,
@@ -193,6 +194,14 @@ ROUTES: Final[tuple[Route, ...]] = (
           answer=status.StatusView),
     Route(method="GET", path="/v1/queue/export", summary="The pending tasks as JSON lines.",
           handler=status.export_queue, who=_OPERATOR, media="application/jsonl"),
+    Route(method="POST", path="/v1/admin/fail", summary="Fail tasks by hand: dead letters, or with retry waiting.",
+          handler=admin.fail_tasks, who=_OPERATOR, body=admin.FailCall, answer=admin.FailedTasks),
+    Route(method="POST", path="/v1/admin/revoke", summary="Revoke all keys of an owner; its workers' sessions end.",
+          handler=admin.revoke, who=_OPERATOR, body=admin.RevokeCall, answer=admin.RevokedView),
+    Route(method="POST", path="/v1/admin/admit", summary="Let a revoked worker's address enrol again.",
+          handler=admin.admit, who=_OPERATOR, body=admin.AdmitCall, answer=admin.Admitted),
+    Route(method="GET", path="/v1/admin/acts", summary="What operators did, the newest first: who, what, why, when.",
+          handler=admin.acts, who=_OPERATOR, answer=Page, item=admin.ActView, queries=_PAGED),
     Route(method="GET", path="/metrics", summary="For Prometheus.", handler=status.metrics, who=_OPERATOR,
           media="text/plain"),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from rendezvous.door.admin import ActView, act_view
 from rendezvous.door.call import Call, Shown
 from rendezvous.door.envelope import refusal_of
 from rendezvous.door.metrics import CONTENT_TYPE, render
@@ -25,6 +26,8 @@ log = structlog.get_logger()
 #: A chunk of the export, bytes.
 CHUNK_BYTES: Final = 64 * 1024
 CHUNK_TIMEOUT_S: Final = 20.0
+#: Acts of operators that the status shows.
+LATEST_ACTS: Final = 5
 
 
 class StatusView(Answer, frozen=True):
@@ -42,6 +45,8 @@ class StatusView(Answer, frozen=True):
     peer: str | None = None
     peer_addrs: tuple[str, ...] = ()
     alerts: tuple[AlertView, ...] = ()
+    #: The latest of what operators did; ``GET /v1/admin/acts`` has all.
+    acts: tuple[ActView, ...] = ()
 
 
 class AlertView(Answer, frozen=True):
@@ -62,7 +67,7 @@ class Health(Answer, frozen=True):
 async def status(door: Door, call: Call) -> StatusView:
     """Totals of the swarm."""
     del call
-    counts = await door.ledger.read(lambda reader: reader.counts())
+    counts, latest = await door.ledger.read(lambda reader: (reader.counts(), reader.acts(limit=LATEST_ACTS)))
     live = list(door.fleet.live())
     peer = door.site.peer()
     return StatusView(
@@ -86,6 +91,7 @@ async def status(door: Door, call: Call) -> StatusView:
             )
             for alert in door.alerts()
         ),
+        acts=tuple(map(act_view, latest)),
     )
 
 

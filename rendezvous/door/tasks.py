@@ -150,10 +150,12 @@ def _because(view: TaskView, refusals: list[Refusal | None], now: float) -> str:
         return f"it is running: {view.assignee} holds it"
     if status is Status.WAITING:
         rest_s = max(0.0, (view.not_before or now) - now)
-        failed = f" after {view.reason}" if view.reason else ""
+        told = ": ".join(part for part in (view.reason, view.detail) if part)
+        failed = f" after {told}" if told else ""
         return f"it waits{failed}; it is ready again in {rest_s:.0f} s"
     if status in TERMINAL:
-        return f"it has ended: {view.status}" + (f", {view.reason}" if view.reason else "")
+        told = ": ".join(part for part in (view.reason, view.detail) if part)
+        return f"it has ended: {view.status}" + (f", {told}" if told else "")
     if not refusals:
         return "no worker is live; start one with the join link"
     if any(refusal is None for refusal in refusals):

@@ -6,6 +6,7 @@ Each act is kept with who and why: those on tasks in the tasks' histories, the o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from rendezvous.ledger.endings import fail, give_back
 from rendezvous.ledger.guards import not_found
@@ -30,10 +31,13 @@ from rendezvous.policy.pauses import Scope
 from rendezvous.policy.records import CLEAN, check_record, lifted, quarantined
 from swarm.model import TERMINAL, Actor, Refusal, RefusalCode, Status, TaskId
 
-__all__ = ["approve", "fail_by_hand", "lift", "pause", "quarantine", "resume", "take_back", "unpark"]
+__all__ = ["approve", "fail_by_hand", "lift", "note", "pause", "quarantine", "resume", "take_back", "unpark"]
+
+#: Tasks that an act names; the others are in their own histories.
+NAMED: Final = 3
 
 
-def _note(unit: Unit, *, who: str, act: str, subject: str, why: str) -> None:
+def note(unit: Unit, *, who: str, act: str, subject: str, why: str) -> None:
     """Keep an act; what was believed of the rules is read again."""
     unit.connection.run(unit.statements.policy.insert_act, unit.next(ACT), unit.now, who, act, subject, why)
     unit.memory.rules = None
@@ -49,7 +53,7 @@ def pause(unit: Unit, lines: Lines, op: Pause) -> Refusal | None:
     if op.scope is Scope.HOST:
         lines.pause(op.name, paused=True)
     unit.connection.run(unit.statements.policy.put_pause, op.scope.value, _name(op), op.who, op.why, unit.now, None)
-    _note(unit, who=op.who, act="paused", subject=_subject(op), why=op.why)
+    note(unit, who=op.who, act="paused", subject=_subject(op), why=op.why)
     return None
 
 
@@ -66,7 +70,7 @@ def resume(unit: Unit, lines: Lines, op: Resume) -> Refusal | None:
         unit.connection.run(statements.drop_pause, op.scope.value, _name(op))
     if op.scope is Scope.HOST:
         lines.pause(op.name, paused=False)
-    _note(unit, who=op.who, act="resumed", subject=_subject(op), why=op.why)
+    note(unit, who=op.who, act="resumed", subject=_subject(op), why=op.why)
     return None
 
 
@@ -110,7 +114,7 @@ def quarantine(unit: Unit, lines: Lines, op: Quarantine) -> tuple[TaskId, ...]:
     host = lines.hosts_by_name([op.host])[op.host]
     record = records_of(unit, worker).get(host, CLEAN)
     keep_record(unit, worker, host, quarantined(record, for_s=op.for_s, by=op.who, why=op.why, now=unit.now))
-    _note(unit, who=op.who, act="quarantined", subject=_pair(op.worker, op.host), why=op.why)
+    note(unit, who=op.who, act="quarantined", subject=_pair(op.worker, op.host), why=op.why)
     return requeue_held(unit, lines, worker, host, by=Actor.OPERATOR, who=op.who, why=op.why)
 
 
@@ -122,7 +126,7 @@ def lift(unit: Unit, lines: Lines, op: LiftQuarantine) -> Refusal | None:
     if check_record(record, op.host, now=unit.now) is None:
         return Refusal(RefusalCode.NOT_FOUND, f"{_pair(op.worker, op.host)} isn't in quarantine")
     keep_record(unit, worker, host, lifted(record))
-    _note(unit, who=op.who, act="quarantine_lifted", subject=_pair(op.worker, op.host), why=op.why)
+    note(unit, who=op.who, act="quarantine_lifted", subject=_pair(op.worker, op.host), why=op.why)
     return None
 
 
@@ -138,7 +142,7 @@ def approve(unit: Unit, op: ApproveVersion) -> tuple[str, ...]:
     else:
         unit.connection.run(statements.drop_approval, op.name, op.version)
     act = "version_approved" if op.approved else "version_withdrawn"
-    _note(unit, who=op.who, act=act, subject=f"{op.name} {op.version}", why=op.why)
+    note(unit, who=op.who, act=act, subject=f"{op.name} {op.version}", why=op.why)
     return tuple(sorted(load_rules(unit).approved.get(op.name, ())))
 
 
@@ -151,10 +155,15 @@ def fail_by_hand(unit: Unit, op: FailByHand) -> tuple[Ended, ...]:
     def one(row: TaskRow) -> Status | Refusal:
         if row.status in TERMINAL:
             return _wrong_status(row, "failed by hand")
-        fail(unit, row, Actor.OPERATOR, reason=op.reason, detail=op.detail, who=op.who)
+        fail(unit, row, Actor.OPERATOR, reason=op.reason, detail=op.detail, who=op.who, again=op.retry)
         return row.status
 
-    return _each(unit, op.tasks, one)
+    ended = _each(unit, op.tasks, one)
+    failed = [one.task for one in ended if not isinstance(one.outcome, Refusal)]
+    if failed:
+        more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+        note(unit, who=op.who, act="failed", subject=", ".join(failed[:NAMED]) + more, why=op.detail or op.reason)
+    return ended
 
 
 def take_back(unit: Unit, op: TakeBack) -> tuple[Ended, ...]:

@@ -30,6 +30,7 @@ def fail(
     said_retryable: bool | None = None,
     retry_after_s: float | None = None,
     who: str | None = None,
+    again: bool = False,
 ) -> None:
     """Count an attempt as failed: the task waits for the next one, or is a dead letter.
 
@@ -42,6 +43,7 @@ def fail(
         said_retryable: what the executor said of its own word.
         retry_after_s: what the site asked for, seconds.
         who: the operator's name.
+        again: try it again while it has an attempt left, whatever the rules say of the reason.
     """
     by_hand = Move.FAIL_BY_HAND if by is Actor.OPERATOR else None
     unit.touch(row)
@@ -49,7 +51,7 @@ def fail(
     row.reason, row.detail = reason, detail or None
     row.lease_until = None
     delay_s = retry_delay_s(
-        reason,
+        Reason.WORKER_LOST if again else reason,
         said_retryable=said_retryable,
         retry_after_s=retry_after_s,
         attempts=row.attempts,

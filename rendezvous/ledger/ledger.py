@@ -30,6 +30,7 @@ from rendezvous.ledger.engine import BUSY_TIMEOUT_MS, open_engine, open_reading_
 from rendezvous.ledger.migrate import migrate
 from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked, Sender, SenderHeld
 from rendezvous.ledger.ops import (
+    Admit,
     ApproveVersion,
     Cancel,
     Ended,
@@ -49,7 +50,8 @@ from rendezvous.ledger.ops import (
     RemoveWorker,
     Replay,
     Resume,
-    RevokeKey,
+    Revoke,
+    Revoked,
     SeeWorkers,
     SetHostPace,
     Submit,
@@ -146,7 +148,9 @@ class Ledger:
     @overload
     async def call(self, op: Sweep) -> float: ...
     @overload
-    async def call(self, op: RevokeKey | RemoveWorker | Rearm | Forget) -> int: ...
+    async def call(self, op: Revoke) -> Revoked: ...
+    @overload
+    async def call(self, op: RemoveWorker | Rearm | Forget) -> int: ...
     @overload
     async def call(self, op: Enrol) -> Refusal | None: ...
     @overload
@@ -156,7 +160,7 @@ class Ledger:
     @overload
     async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld: ...
     @overload
-    async def call(self, op: AddIntent | ResumeSender) -> bool: ...
+    async def call(self, op: AddIntent | ResumeSender | Admit) -> bool: ...
     @overload
     async def call(self, op: RetryParked) -> int: ...
     async def call(self, op: Op) -> Any:
@@ -322,7 +326,7 @@ class Ledger:
 
 def _weight(op: Op) -> int:
     """How many tasks an operation may change; the group that it is in keeps others waiting for so long."""
-    if isinstance(op, Submit):
+    if isinstance(op, Submit | FailByHand | TakeBack):
         return len(op.tasks)
     if isinstance(op, TakeTurn):
         return len(op.done) + len(op.failed) + len(op.released) + len(op.renew) + len(op.offers) + op.want

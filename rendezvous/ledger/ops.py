@@ -412,6 +412,8 @@ class FailByHand(_Value, frozen=True, kw_only=True):
     who: str
     reason: str = "by_hand"
     detail: str = ""
+    #: Let it wait for the next attempt, if it has one, whatever the rules say of the reason.
+    retry: bool = False
 
 
 class TakeBack(_Value, frozen=True, kw_only=True):
@@ -451,9 +453,9 @@ class ActView(_Value, frozen=True, kw_only=True):
     n: int
     at: float
     who: str
-    #: paused, resumed, quarantined, quarantine_lifted, version_approved, version_withdrawn
+    #: paused, resumed, quarantined, quarantine_lifted, version_approved, version_withdrawn, failed, revoked, admitted
     act: str
-    #: ``swarm``, ``host HOST``, ``job ID``, ``ADDRESS:INSTANCE on HOST``, ``NAME VERSION``
+    #: ``swarm``, ``host HOST``, ``job ID``, ``ADDRESS:INSTANCE on HOST``, ``NAME VERSION``, tasks, whose keys they were
     subject: str
     why: str
 
@@ -472,10 +474,31 @@ class PutKey(_Value, frozen=True, kw_only=True):
     payout: Address | None = None
 
 
-class RevokeKey(_Value, frozen=True, kw_only=True):
-    """Revoke all keys of an owner. Answer: int, how many."""
+class Revoke(_Value, frozen=True, kw_only=True):
+    """Revoke all keys of an owner; what its workers hold goes back uncounted. Answer: ``Revoked``.
+
+    A worker's address isn't enrolled again until it is admitted (``Admit``); a name gets a new key by ``PutKey``.
+    """
 
     owner: str
+    who: str
+    why: str
+
+
+class Revoked(_Value, frozen=True, kw_only=True):
+    """How many keys were revoked, which workers are the owner's, and how many tasks of theirs went back."""
+
+    keys: int
+    workers: tuple[WorkerRef, ...] = ()
+    requeued: int = 0
+
+
+class Admit(_Value, frozen=True, kw_only=True):
+    """Let a revoked address enrol again. Answer: bool, whether it was revoked."""
+
+    owner: str
+    who: str
+    why: str
 
 
 class SetAllowance(_Value, frozen=True, kw_only=True):
@@ -532,7 +555,8 @@ Op = (
     | SeeWorkers
     | RemoveWorker
     | PutKey
-    | RevokeKey
+    | Revoke
+    | Admit
     | SetAllowance
     | KeepAcceptance
     | PutInvite

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rendezvous.ledger.acts import note
 from rendezvous.ledger.endings import give_back
-from rendezvous.ledger.ops import Enrol, KeepAcceptance, PutInvite, PutKey, RemoveWorker, RevokeKey, SeeWorkers
+from rendezvous.ledger.ops import (
+    Admit,
+    Enrol,
+    KeepAcceptance,
+    PutInvite,
+    PutKey,
+    RemoveWorker,
+    Revoke,
+    Revoked,
+    SeeWorkers,
+    WorkerRef,
+)
 from rendezvous.ledger.unit import Unit, as_json
 from swarm.model import Actor, Address, Refusal, RefusalCode, Role, Status
 
-__all__ = ["enrol", "keep_acceptance", "put_invite", "put_key", "remove_worker", "revoke_key", "see_workers"]
+__all__ = ["admit", "enrol", "keep_acceptance", "put_invite", "put_key", "remove_worker", "revoke", "see_workers"]
 
 
 def put_key(unit: Unit, op: PutKey) -> None:
-    """Store a key; the name's earlier one is revoked."""
+    """Store a key; the name's earlier one is revoked, and who was revoked is taken back by it."""
+    unit.connection.run(unit.statements.lift_revocation, op.owner)
     _replace_key(unit, op.digest, op.role, op.owner, instance=op.instance, payout=op.payout)
 
 
@@ -23,11 +38,6 @@ def _replace_key(
     unit.connection.run(statements.insert_key, digest, role.value, owner, instance, payout, unit.now, None)
 
 
-def revoke_key(unit: Unit, op: RevokeKey) -> int:
-    """Revoke all keys of an owner."""
-    return unit.connection.run(unit.statements.revoke_owner, unit.now, op.owner)
-
-
 def put_invite(unit: Unit, op: PutInvite) -> None:
     """Store an invite; the same hash again replaces it."""
     unit.connection.run(unit.statements.put_invite, op.digest, op.uses, unit.now + op.expires_in_s)
@@ -36,6 +46,8 @@ def put_invite(unit: Unit, op: PutInvite) -> None:
 def enrol(unit: Unit, op: Enrol) -> Refusal | None:
     """Bind a worker to its payout address and give it a key."""
     statements = unit.statements
+    for who, why in unit.connection.rows(statements.revocation, op.worker.address):
+        return Refusal(RefusalCode.KEY_REVOKED, f"{who} revoked {op.worker.address}: {why}")
     if not unit.connection.run(statements.insert_challenge, op.challenge, op.worker.address, unit.now):
         return Refusal(
             RefusalCode.CHALLENGE_USED,
@@ -68,12 +80,37 @@ def keep_acceptance(unit: Unit, op: KeepAcceptance) -> None:
 
 def remove_worker(unit: Unit, op: RemoveWorker) -> int:
     """Take a worker off the list; what it holds goes back uncounted."""
+    return _take_off(unit, (op.worker,), who=op.who, detail="the worker was removed")
+
+
+def revoke(unit: Unit, op: Revoke) -> Revoked:
+    """Revoke all keys of an owner, requester or worker; what its workers hold goes back."""
+    keys = unit.connection.run(unit.statements.revoke_owner, unit.now, op.owner)
+    refs = unit.workers_of(op.owner)
+    if not keys and not refs:
+        return Revoked(keys=0)
+    unit.connection.run(unit.statements.put_revocation, op.owner, op.who, op.why, unit.now)
+    note(unit, who=op.who, act="revoked", subject=op.owner, why=op.why)
+    requeued = _take_off(unit, refs, who=op.who, detail=f"its worker was revoked: {op.why}")
+    return Revoked(keys=keys, workers=tuple(refs), requeued=requeued)
+
+
+def admit(unit: Unit, op: Admit) -> bool:
+    """Let a revoked address enrol again."""
+    lifted = bool(unit.connection.run(unit.statements.lift_revocation, op.owner))
+    if lifted:
+        note(unit, who=op.who, act="admitted", subject=op.owner, why=op.why)
+    return lifted
+
+
+def _take_off(unit: Unit, refs: Sequence[WorkerRef], *, who: str, detail: str) -> int:
     unit.flush()
-    worker = unit.worker(op.worker)
-    held = unit.connection.rows(unit.statements.held_seqs, as_json([worker.n]))
+    numbers = [unit.worker(ref).n for ref in refs]
+    held = unit.connection.rows(unit.statements.held_seqs, as_json(numbers))
     rows = [row for row in unit.tasks_by_seq([seq for _, seq in held]) if row.status is Status.ACTIVE]
     for row in rows:
-        give_back(unit, row, Actor.OPERATOR, who=op.who, detail="the worker was removed")
-    unit.connection.run(unit.statements.update_seen, None, None, None, None, None, None, worker.n)
-    unit.fleet.forget(op.worker)
+        give_back(unit, row, Actor.OPERATOR, who=who, detail=detail)
+    for ref, number in zip(refs, numbers, strict=True):
+        unit.connection.run(unit.statements.update_seen, None, None, None, None, None, None, number)
+        unit.fleet.forget(ref)
     return len(rows)

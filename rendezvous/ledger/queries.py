@@ -51,6 +51,8 @@ class KeyRow:
     instance: str | None
     payout: Address | None
     revoked: bool
+    #: By whom and why, where an operator said so.
+    revoked_why: str | None = None
 
 
 class LedgerReader:
@@ -332,7 +334,10 @@ class LedgerReader:
 
     def key(self, digest: bytes) -> KeyRow | None:
         """An API key by its hash."""
-        found = self._rows(sa.select(t.api_keys).where(t.api_keys.c.digest == digest))
+        statement = sa.select(t.api_keys, t.revocations.c.who, t.revocations.c.why).outerjoin(
+            t.revocations, t.revocations.c.owner == t.api_keys.c.owner
+        )
+        found = self._rows(statement.where(t.api_keys.c.digest == digest))
         if not found:
             return None
         row = found[0]
@@ -342,6 +347,7 @@ class LedgerReader:
             instance=row.instance,
             payout=row.payout,
             revoked=row.revoked_at is not None,
+            revoked_why=None if row.who is None else f"{row.who} revoked it: {row.why}",
         )
 
     def workers(self, *, seen_since: float = 0.0) -> list[SeenWorker]:

@@ -454,7 +454,7 @@ class Statements:
     # ── workers and keys ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _people(self) -> None:
-        workers, keys, invites = t.workers, t.api_keys, t.invites
+        workers, keys, invites, revocations = t.workers, t.api_keys, t.invites, t.revocations
         known = (workers.c.n, workers.c.address, workers.c.instance, workers.c.boots)
         numbers, number = t.json_column("numbers", BigInteger())
         self.worker_by_identity = self._compile(
@@ -494,6 +494,19 @@ class Statements:
             .values(revoked_at=bindparam("at", type_=Double)),
             "at",
             "the_owner",
+        )
+        revoking = self._insert(revocations).values({each.name: bindparam(each.name) for each in revocations.columns})
+        self.put_revocation = self._compile(
+            revoking.on_conflict_do_update(
+                index_elements=["owner"], set_={name: revoking.excluded[name] for name in ("who", "why", "at")}
+            ),
+            *(each.name for each in revocations.columns),
+        )
+        whose = revocations.c.owner == bindparam("the_owner")
+        self.revocation = self._compile(sa.select(revocations.c.who, revocations.c.why).where(whose), "the_owner")
+        self.lift_revocation = self._compile(sa.delete(revocations).where(whose), "the_owner")
+        self.workers_of_address = self._compile(
+            sa.select(*known).where(workers.c.address == bindparam("address")), "address"
         )
         putting = self._insert(invites).values({column.name: bindparam(column.name) for column in invites.columns})
         self.put_invite = self._compile(

@@ -64,6 +64,7 @@ __all__ = [
     "pauses",
     "receipts",
     "records",
+    "revocations",
     "senders",
     "status_counts",
     "task_bodies",
@@ -400,6 +401,17 @@ api_keys = Table(
     Column("created_at", Double, nullable=False),
     Column("revoked_at", Double),
     Index("api_keys_of_owner", "owner", "role"),
+)
+
+#: Whose keys the operator revoked: a worker of such an address isn't enrolled again.
+revocations = Table(
+    "revocations",
+    metadata,
+    Column("owner", String, primary_key=True),
+    Column("who", String, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 invites = Table(

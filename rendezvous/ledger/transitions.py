@@ -22,6 +22,7 @@ from rendezvous.ledger.grants import grant
 from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked
 from rendezvous.ledger.ops import (
+    Admit,
     ApproveVersion,
     Cancel,
     Enrol,
@@ -40,7 +41,7 @@ from rendezvous.ledger.ops import (
     RemoveWorker,
     Replay,
     Resume,
-    RevokeKey,
+    Revoke,
     SeeWorkers,
     SetAllowance,
     SetHostPace,
@@ -165,7 +166,6 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
                 answers[index] = answer
 
     each(PutKey, lambda op: people.put_key(unit, op))
-    each(RevokeKey, lambda op: people.revoke_key(unit, op))
     each(SetAllowance, lambda op: allowances.set_allowance(unit, op))
     each(KeepAcceptance, lambda op: people.keep_acceptance(unit, op))
     each(PutInvite, lambda op: people.put_invite(unit, op))
@@ -191,6 +191,8 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(Quarantine, lambda op: acts.quarantine(unit, lines, op))
     each(LiftQuarantine, lambda op: acts.lift(unit, lines, op))
     each(RemoveWorker, lambda op: people.remove_worker(unit, op))
+    each(Revoke, lambda op: people.revoke(unit, op))
+    each(Admit, lambda op: people.admit(unit, op))
     together(TakeTurn, lambda batch: _take_turns(unit, lines, batch))
     each(Forget, lambda op: clock.forget(unit, op))
     return answers

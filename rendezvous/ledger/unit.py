@@ -31,7 +31,7 @@ from rendezvous.policy import leases
 from rendezvous.policy.eligibility import Demand, Rules, check_demand
 from rendezvous.policy.records import Record
 from swarm.errors import SwarmError
-from swarm.model import MOVES, TERMINAL, Actor, JobId, Move, Status, TaskId
+from swarm.model import MOVES, TERMINAL, Actor, Address, JobId, Move, Status, TaskId
 from swarm.wire import Requires
 
 __all__ = ["Fleet", "IllegalMove", "Memory", "Unit", "as_json"]
@@ -306,6 +306,14 @@ class Unit:
             self.statements.insert_worker, number, ref.address, ref.instance, "[]", None, None, None, None, None, None
         )
         return self._keep_worker((number, ref.address, ref.instance, "[]"))
+
+    def workers_of(self, address: Address) -> list[WorkerRef]:
+        """All instances of an address that were ever seen."""
+        found = self.connection.rows(self.statements.workers_of_address, address)
+        for columns in found:
+            if columns[0] not in self.memory.workers:
+                self._keep_worker(columns)
+        return [WorkerRef(columns[1], columns[2]) for columns in found]
 
     def _keep_worker(self, columns: Sequence[Any]) -> WorkerRow:
         number, address, instance, boots = columns

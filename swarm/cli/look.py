@@ -156,7 +156,17 @@ def status(as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        print_pairs(_flat(answer))
+        acts, alerts = answer.pop("acts", []), answer.pop("alerts", [])
+        told = [("alert", _alert(alert)) for alert in alerts] + [("operator", _act(act)) for act in acts]
+        print_pairs([*_flat(answer), *told])
+
+
+def _act(act: Mapping[str, Any]) -> str:
+    return f"{_clock(float(act['at']))} {act['who']}: {act['act']} {act['subject']} ({act['why']})"
+
+
+def _alert(alert: Mapping[str, Any]) -> str:
+    return f"{alert['code']}: {alert['message']}; {alert['hint']}"
 
 
 @click.command(cls=Command, examples=[("who is there", "swarm workers")])

@@ -8,7 +8,7 @@ import pytest
 from eth_account import Account
 
 from rendezvous.door.auth import digest_of
-from rendezvous.ledger.ops import RevokeKey
+from rendezvous.ledger.ops import Revoke
 from rendezvous.wiring import new_invite
 from tests.rendezvous.door_harness import Caller, Stage, door
 
@@ -115,7 +115,7 @@ async def test_a_revoked_key_opens_nothing(tmp_path: Path) -> None:
     async with door(tmp_path) as stage:
         carol = await stage.requester("carol")
         assert (await carol.get("/v1/tasks")).status == 200
-        await stage.door.ledger.call(RevokeKey(owner="carol"))
+        await stage.door.ledger.call(Revoke(owner="carol", who="operator", why="left"))
         stage.door.keys.forget()
 
         assert (await carol.get("/v1/tasks")).code == "key_revoked"

@@ -16,7 +16,7 @@ import pytest
 from rendezvous.door import session as session_module
 from rendezvous.door.limits import Limits, RateLimiter
 from rendezvous.fleet import Worker as Known
-from rendezvous.ledger.ops import RevokeKey
+from rendezvous.ledger.ops import Revoke
 from swarm.wire import encode
 from tests.rendezvous.door_harness import Stage, Worker, door
 
@@ -45,6 +45,8 @@ class Talk:
     async def closed(self) -> int | None:
         async with asyncio.timeout(10):
             message = await self.socket.receive()
+            while message.type is aiohttp.WSMsgType.BINARY and json.loads(message.data)["frame"] == "nudge":
+                message = await self.socket.receive()
         assert message.type in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}, message
         return self.socket.close_code
 
@@ -153,7 +155,7 @@ async def test_a_session_whose_key_is_revoked_is_closed_with_4001(
         alice = await stage.worker("alice")
         async with talk(stage, alice) as session:
             await session.take()
-            await stage.door.ledger.call(RevokeKey(owner=alice.address))
+            await stage.door.ledger.call(Revoke(owner=alice.address, who="operator", why="a test"))
             stage.door.keys.forget()
             assert await session.closed() == 4001
 

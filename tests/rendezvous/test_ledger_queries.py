@@ -14,7 +14,8 @@ from rendezvous.ledger.ops import (
     PutInvite,
     PutKey,
     RemoveWorker,
-    RevokeKey,
+    Revoke,
+    Revoked,
     SeenWorker,
     SeeWorkers,
     Sweep,
@@ -169,8 +170,8 @@ def test_a_key_is_found_by_its_hash_and_a_new_one_replaces_it(world: World) -> N
         b"other role": False,
     }
     assert world.reader.key(b"unknown") is None
-    assert world.do(RevokeKey(owner="carol")) == 2
-    assert world.do(RevokeKey(owner="carol")) == 0
+    assert world.do(Revoke(owner="carol", who="operator", why="left")) == Revoked(keys=2)
+    assert world.do(Revoke(owner="carol", who="operator", why="left")) == Revoked(keys=0)
 
 
 def test_an_enrolment_binds_the_payout_address(world: World) -> None:

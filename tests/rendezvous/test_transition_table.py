@@ -23,12 +23,14 @@ from sqlalchemy import text
 from rendezvous.ledger.ops import (
     Cancel,
     DoneItem,
+    FailByHand,
     FailedItem,
     HoldHost,
     LeaseRef,
     Rearm,
     RemoveWorker,
     Replay,
+    Revoke,
     SetHostPace,
     Submit,
     Sweep,
@@ -128,7 +130,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 known.lease_until = self.world.now + LEASE_S
             if event.move is Move.RENEW:
                 known.lease_until = self.world.now + LEASE_S
-            if event.move in (Move.COMPLETE, Move.RETRY) or (event.move is Move.FAIL and event.by is Actor.ASSIGNEE):
+            failed_it = event.move is Move.FAIL and event.by is Actor.ASSIGNEE
+            if failed_it or event.move in (Move.COMPLETE, Move.RETRY, Move.FAIL_BY_HAND):
                 known.attempts += 1
             if event.by is Actor.LEDGER and event.move in (Move.RELEASE, Move.FAIL):  # its holder started anew
                 known.restarts += 1
@@ -314,6 +317,27 @@ class LedgerMachine(RuleBasedStateMachine):
         failed_before = self.tasks[task].status is Status.FAILED
         ((ended,),) = self.do(Replay(owner=None, who="operator", tasks=(task,)))
         assert isinstance(ended.outcome, Refusal) != failed_before
+
+    @precondition(lambda self: self.tasks)
+    @rule(chance=chances, retry=st.booleans())
+    def fail_by_hand(self, chance: random.Random, retry: bool) -> None:
+        task = chance.choice(sorted(self.tasks))
+        known = attrs.evolve(self.tasks[task])
+        ((ended,),) = self.do(FailByHand(who="operator", tasks=(task,), retry=retry))
+        if known.status in TERMINAL:
+            assert isinstance(ended.outcome, Refusal)
+        else:
+            again = retry and known.attempts + 1 < known.max_attempts
+            assert ended.outcome is (Status.WAITING if again else Status.FAILED)
+
+    @rule(worker=workers)
+    def worker_is_revoked(self, worker: WorkerRef) -> None:
+        held = sum(
+            known.status is Status.ACTIVE and known.holder is not None and known.holder.address == worker.address
+            for known in self.tasks.values()
+        )
+        revoked = self.do(Revoke(owner=worker.address, who="operator", why="a test"))[0]
+        assert revoked.requeued == held
 
     @rule(host=st.sampled_from(HOSTS), for_s=st.sampled_from((0.0, 30.0)))
     def hold_host(self, host: str, for_s: float) -> None:

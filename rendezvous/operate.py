@@ -1,0 +1,162 @@
+"""The commands of ``swarm-root`` that ask the running root: fail, revoke, admit, acts.
+
+Each is one call of the door with the operator's key of the data directory, or with that of ``--key-file`` where the
+root runs elsewhere. Nothing here opens the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rendezvous.command import find, options, settings_of
+from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
+
+__all__ = ["COMMANDS"]
+
+#: An operator's call is one transaction of the ledger.
+TIMEOUT_S: Final = 30.0
+
+
+class Asked(click.Command):
+    """A command with examples at the end of its help."""
+
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples: what one wants, then what one types."""
+        with formatter.section("Examples"):
+            for wanted, typed in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}# {wanted}\n")
+                formatter.write(f"{'':{formatter.current_indent}}{typed}\n")
+
+
+def _where(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of all of these: which root, whose key."""
+    url = click.option("--url", help="the door's URL; by default where this data directory's root ran last")
+    key_file = click.option(
+        "--key-file", type=click.Path(path_type=Path), help="an operator's key; by default the data directory's"
+    )
+    return options("data")(url(key_file(function)))
+
+
+_why = click.option("--why", required=True, metavar="TEXT", help="the reason, kept in the history and shown by why")
+
+
+def _ask(
+    given: dict[str, Any], method: str, path: str, body: dict[str, Any] | None = None, *, query: str = ""
+) -> dict[str, Any]:
+    """Call the door; its answer's ``data``.
+
+    Raises:
+        ConfigurationError: there is no root or key where one was looked for.
+        DoorUnreachable: the root doesn't run, or can't be reached.
+        DoorRefused: it said no.
+    """
+    import httpx
+
+    url, key = _door_of(given)
+    try:
+        answer = httpx.request(
+            method, f"{url}{path}{query}", json=body, headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S
+        )
+    except httpx.HTTPError as fault:
+        raise DoorUnreachable(
+            url, str(fault) or type(fault).__name__, hint="is the root running? --url says where else it is"
+        ) from fault
+    try:
+        said = answer.json()
+        if answer.is_success:
+            data: dict[str, Any] = said["data"]
+            return data
+        error = said["error"]
+        raise DoorRefused(error["code"], error["message"], status=answer.status_code)
+    except (ValueError, KeyError, TypeError) as fault:
+        raise MalformedInput(f"{url} answered {answer.status_code} and isn't a door of this swarm") from fault
+
+
+def _door_of(given: dict[str, Any]) -> tuple[str, str]:
+    url, key_file = given.pop("url"), given.pop("key_file")
+    settings = settings_of(given)
+    if url is None or key_file is None:
+        directory = find(settings)
+        url = url or directory.swarm.url
+        key_file = key_file or directory.operator_key_file
+    if url is None:
+        raise ConfigurationError("the root never ran, so where its door is isn't known", hint="give --url")
+    try:
+        return url.rstrip("/"), key_file.read_text().strip()
+    except OSError as fault:
+        raise ConfigurationError(f"{key_file}: {fault.strerror}", hint="--key-file names an operator's key") from fault
+
+
+@click.command(
+    cls=Asked,
+    examples=[
+        ("a task that can't end well: a dead letter at once", 'swarm-root fail TASK --why "the site asked us to stop"'),
+        ("count an attempt as failed and try again later", 'swarm-root fail TASK --retry --why "hangs on that worker"'),
+        ("give it a new life later", "swarm replay TASK"),
+    ],
+)
+@click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
+@click.option("--retry", is_flag=True, help="let it wait for its next attempt, where it has one left")
+@_why
+@_where
+def fail(tasks: tuple[str, ...], retry: bool, why: str, **given: Any) -> int:
+    """Fail tasks by hand; whoever works on one is told at once."""
+    answer = _ask(given, "POST", "/v1/admin/fail", {"tasks": tasks, "why": why, "retry": retry})
+    faults = 0
+    for one in answer["tasks"]:
+        error = one.get("error")
+        faults += error is not None
+        click.echo(f"{one['task']}\t" + (f"{error['code']}: {error['message']}" if error else one["status"]))
+    return 1 if faults else 0
+
+
+@click.command(
+    cls=Asked,
+    examples=[
+        ("a requester", 'swarm-root revoke alice --why "left the team"'),
+        ("a worker: its session ends, its tasks wait again", 'swarm-root revoke 0x71C… --why "sends broken results"'),
+    ],
+)
+@click.argument("owner")
+@_why
+@_where
+def revoke(owner: str, why: str, **given: Any) -> None:
+    """Revoke all keys of OWNER, a requester's or operator's name or a worker's address, at once.
+
+    A revoked worker ends with exit code 5 and isn't enrolled again (see admit); a name may get a new key (keys add).
+    """
+    answer = _ask(given, "POST", "/v1/admin/revoke", {"owner": owner, "why": why})
+    click.echo("revoked {keys} keys; {sessions} sessions ended, {requeued} tasks wait again".format(**answer))
+
+
+@click.command(cls=Asked, examples=[("a worker that was repaired", 'swarm-root admit 0x71C… --why "new disk"')])
+@click.argument("address")
+@_why
+@_where
+def admit(address: str, why: str, **given: Any) -> None:
+    """Let a revoked worker enrol again; it needs a join link as any newcomer."""
+    _ask(given, "POST", "/v1/admin/admit", {"owner": address, "why": why})
+    click.echo(f"{address} may enrol again")
+
+
+@click.command(cls=Asked, examples=[("the latest", "swarm-root acts"), ("more", "swarm-root acts --limit 200")])
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="how many at most")
+@_where
+def acts(limit: int, **given: Any) -> None:
+    """List what operators did, the newest first: when, who, what, why."""
+    for act in _ask(given, "GET", "/v1/admin/acts", query=f"?limit={limit}")["items"]:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(act["at"]))
+        click.echo(f"{at}\t{act['who']}\t{act['act']}\t{act['subject']}\t{act['why']}")
+
+
+#: In the order of the help.
+COMMANDS: Final = (fail, revoke, admit, acts)

@@ -1,0 +1,51 @@
+"""What an operator types beside a running root: each command is one call of its door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rendezvous.test_door_root import free_port, root, run
+
+NOBODY = "0" * 36
+
+
+async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    async with root(tmp_path, "--bind", f"127.0.0.1:{free_port()}", "--p2p", "off") as running:
+        await run(tmp_path, "keys", "add", "requester", "carol", "--data", data)
+        revoked = await run(tmp_path, "revoke", "carol", "--why", "left the team", "--data", data)
+        assert (revoked.code, revoked.out) == (0, "revoked 1 keys; 0 sessions ended, 0 tasks wait again\n")
+        told = await run(tmp_path, "acts", "--data", data)
+        assert told.out.strip().split("\t")[1:] == ["operator", "revoked", "carol", "left the team"]
+
+        failed = await run(tmp_path, "fail", NOBODY, "--why", "a test", "--data", data)
+        assert (failed.code, failed.out) == (1, f"{NOBODY}\tnot_found: there is no task {NOBODY}\n")
+        admitted = await run(
+            tmp_path,
+            *("admit", "carol", "--why", "came back", "--url", running.ready["door"]),
+            *("--key-file", running.ready["operator_key_file"]),
+        )
+        assert admitted.code == 0, admitted.err
+
+    gone = await run(tmp_path, "acts", "--data", data)
+    assert gone.code == 3
+    assert "is the root running?" in gone.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("revoke", "carol"), "--why"),
+        (("fail", "--why", "x"), "TASK"),
+        (("acts",), "swarm-root init"),
+    ],
+)
+async def test_a_mistake_of_a_command_is_told_in_two_lines(
+    tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    ran = await run(tmp_path, *arguments, "--data", str(tmp_path / "data"))
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert says in ran.err
