@@ -269,6 +269,7 @@ class RefusalCode(enum.StrEnum):
     # a grant that policy doesn't give
     KIND_UNSUPPORTED = "kind_unsupported"
     REQUIRES_UNMET = "requires_unmet"
+    PROFILE = "profile"
     PASSED_OVER = "passed_over"
     SUSPECT_HELD = "suspect_held"
     HOST_PACED = "host_paced"

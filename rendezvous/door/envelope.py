@@ -68,6 +68,7 @@ STATUS_OF: Final[Mapping[RefusalCode, int]] = {
     _C.RESULT_MISMATCH: 400,
     _C.KIND_UNSUPPORTED: 409,
     _C.REQUIRES_UNMET: 409,
+    _C.PROFILE: 409,
     _C.PASSED_OVER: 409,
     _C.SUSPECT_HELD: 409,
     _C.HOST_PACED: 409,

@@ -80,6 +80,9 @@ def check_demand(demand: Demand, facts: Facts) -> Refusal | None:
     """Refuse a worker that can't run the kind, or lacks what is required."""
     if demand.kind not in facts.kinds:
         return Refusal(RefusalCode.KIND_UNSUPPORTED, f"this worker doesn't run tasks of the kind {demand.kind}")
+    profile = demand.requires.profile
+    if profile is not None and f"profile:{profile}" not in facts.labels:
+        return Refusal(RefusalCode.PROFILE, f"the task is of the profile {profile}, which this worker doesn't have")
     missing = _missing(demand.requires, facts)
     if missing is not None:
         return Refusal(RefusalCode.REQUIRES_UNMET, f"the task asks for {missing}, which this worker doesn't have")
@@ -87,9 +90,7 @@ def check_demand(demand: Demand, facts: Facts) -> Refusal | None:
 
 
 def _missing(requires: Requires, facts: Facts) -> str | None:
-    """The first requirement that isn't met. A profile or session is a worker's when it says so by a label."""
-    if requires.profile is not None and f"profile:{requires.profile}" not in facts.labels:
-        return f"the profile {requires.profile}"
+    """The first requirement that isn't met. A session is a worker's when it says so by a label."""
     if requires.session is not None and f"session:{requires.session}" not in facts.labels:
         return f"the session {requires.session}"
     if requires.region is not None and requires.region != facts.region:
