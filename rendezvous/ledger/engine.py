@@ -5,7 +5,8 @@ measured, a statement costs 41 µs through ``Connection.execute``, 28 µs throug
 and a single claim is a dozen of them. Faults of the driver come out as ``LedgerUnavailable`` (the database can't be
 reached or written: everybody's) or ``StatementFailed`` (one operation's values: its sender's).
 
-Durable means: WAL with ``synchronous=FULL``, so that an answer given after COMMIT survives the power.
+Durable means: WAL with ``synchronous=FULL``, so that an answer given after COMMIT survives the power. What is
+PostgreSQL's own is in ``postgres.py``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from swarm.errors import ConfigurationError, LedgerUnavailable, SwarmError
+from rendezvous.ledger.faults import StatementFailed, is_lost, name_of, unavailable
+from rendezvous.ledger.postgres import PostgresTurns, is_postgres, open_postgres
+from swarm.errors import ConfigurationError, SwarmError
 
-__all__ = ["Compiled", "StatementFailed", "WriterConnection", "open_engine", "open_reading_engine"]
+__all__ = ["Compiled", "WriterConnection", "open_engine", "open_reading_engine"]
 
 #: How long a statement waits for another process that holds the database, milliseconds.
 BUSY_TIMEOUT_MS: Final = 5_000
@@ -36,18 +39,18 @@ _WRITER_PRAGMAS: Final = (
 _READER_PRAGMAS: Final = ("query_only=ON", "cache_size=-8192", "mmap_size=268435456")
 
 
-class StatementFailed(SwarmError):
-    """The database refused a statement's values; the transaction is to be rolled back."""
-
-
 def _url_of(location: str) -> sa.URL:
     """A SQLAlchemy URL, or the path of a SQLite file."""
     try:
-        if "://" in location:
-            return make_url(location)
-        return sa.URL.create("sqlite", database=location)
-    except ArgumentError as fault:
+        url = make_url(location) if "://" in location else sa.URL.create("sqlite", database=location)
+    except (ArgumentError, ValueError) as fault:
         raise ConfigurationError(f"{location!r} isn't the URL or path of a ledger: {fault}") from fault
+    if url.get_backend_name() != "sqlite" and not is_postgres(url):
+        where = name_of(url)
+        raise ConfigurationError(
+            f"the ledger {where} is of a kind that isn't known", hint="write postgresql://HOST/NAME, or a path"
+        )
+    return url
 
 
 def open_engine(location: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Engine:
@@ -55,20 +58,23 @@ def open_engine(location: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Eng
 
     Args:
         location: a SQLAlchemy URL, or the path of a SQLite file.
-        busy_timeout_ms: how long a statement waits for another process that holds the database.
+        busy_timeout_ms: how long a statement waits for another process that holds the SQLite file.
     """
-    return _open(location, (*_WRITER_PRAGMAS, f"busy_timeout={busy_timeout_ms}"), begin="BEGIN IMMEDIATE")
+    url = _url_of(location)
+    if is_postgres(url):
+        return open_postgres(url, reading=False)
+    return _open_sqlite(url, (*_WRITER_PRAGMAS, f"busy_timeout={busy_timeout_ms}"), begin="BEGIN IMMEDIATE")
 
 
 def open_reading_engine(location: str) -> Engine:
     """An engine for readers: its connections can't write, and never wait for the writer."""
-    return _open(location, (*_READER_PRAGMAS, f"busy_timeout={BUSY_TIMEOUT_MS}"), begin="BEGIN")
-
-
-def _open(location: str, pragmas: Sequence[str], *, begin: str) -> Engine:
     url = _url_of(location)
-    if url.get_backend_name() != "sqlite":
-        return _open_server(url)
+    if is_postgres(url):
+        return open_postgres(url, reading=True)
+    return _open_sqlite(url, (*_READER_PRAGMAS, f"busy_timeout={BUSY_TIMEOUT_MS}"), begin="BEGIN")
+
+
+def _open_sqlite(url: sa.URL, pragmas: Sequence[str], *, begin: str) -> Engine:
     engine = sa.create_engine(url, connect_args={"check_same_thread": False})
 
     @event.listens_for(engine, "connect")
@@ -82,19 +88,6 @@ def _open(location: str, pragmas: Sequence[str], *, begin: str) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
-
-
-def _open_server(url: sa.URL) -> Engine:
-    where = url.render_as_string(hide_password=True)
-    try:
-        return sa.create_engine(url, pool_pre_ping=True)
-    except NoSuchModuleError as fault:
-        raise ConfigurationError(f"the ledger {where} is of a kind that isn't known: {fault}") from fault
-    except ModuleNotFoundError as fault:
-        raise ConfigurationError(
-            f"the ledger {where} needs a driver that isn't installed: {fault.name}",
-            hint="pip install 'task-swarm[postgres]'",
-        ) from fault
 
 
 class Compiled:
@@ -133,8 +126,7 @@ class WriterConnection:
         self._pooled: Any = None
         self._driver: Any = engine.dialect.loaded_dbapi
         self._faults: Final = (SQLAlchemyError, self._driver.Error, OverflowError, UnicodeEncodeError)
-        self._sqlite: Final = engine.dialect.name == "sqlite"
-        self._data_version: int | None = None
+        self._turns: Final = _SqliteTurns() if engine.dialect.name == "sqlite" else PostgresTurns()
 
     def begin(self) -> bool:
         """Open a transaction.
@@ -149,16 +141,11 @@ class WriterConnection:
         try:
             if fresh:
                 self._pooled = self._engine.raw_connection()
+                self._turns.configure(self._pooled.driver_connection)
                 self._cursor = self._pooled.cursor()
-            if not self._sqlite:
-                return False
-            self._cursor.execute("BEGIN IMMEDIATE")
-            version = self._cursor.execute("PRAGMA data_version").fetchone()[0]
+            return self._turns.begin(self._cursor) and not fresh
         except self._faults as fault:
             raise self._translated(fault) from fault
-        unchanged = not fresh and version == self._data_version
-        self._data_version = version
-        return unchanged
 
     def rows(self, statement: Compiled, *values: Any) -> list[Any]:
         """Run a statement once; its rows."""
@@ -186,13 +173,14 @@ class WriterConnection:
         except self._faults as fault:
             raise self._translated(fault) from fault
 
-    def commit(self) -> None:
-        """Commit; when it returns the group is durable."""
+    def commit(self, last_event: int | None = None) -> None:
+        """Commit; when it returns the group is durable.
+
+        Args:
+            last_event: the last event that the transaction wrote, for other roots.
+        """
         try:
-            if self._sqlite:
-                self._cursor.execute("COMMIT")
-            else:
-                self._pooled.commit()
+            self._turns.commit(self._cursor, last_event)
         except self._faults as fault:
             raise self._translated(fault) from fault
 
@@ -214,15 +202,35 @@ class WriterConnection:
 
     @property
     def _in_memory(self) -> bool:
-        return self._sqlite and self._engine.url.database in (None, "", ":memory:")
+        url = self._engine.url
+        return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
 
     def _translated(self, fault: Exception) -> SwarmError:
-        if isinstance(fault, SQLAlchemyError):
-            return LedgerUnavailable(self._where, str(getattr(fault, "orig", None) or fault))
-        if isinstance(fault, (self._driver.OperationalError, self._driver.InterfaceError)):
-            return LedgerUnavailable(self._where, str(fault))
+        everybodys = (SQLAlchemyError, self._driver.OperationalError, self._driver.InterfaceError)
+        if isinstance(fault, everybodys) or is_lost(fault):
+            return unavailable(self._engine, fault)
         return StatementFailed(f"{type(fault).__name__}: {fault}")
 
-    @property
-    def _where(self) -> str:
-        return self._engine.url.render_as_string(hide_password=True)
+
+class _SqliteTurns:
+    """The turns of one writing connection among those of other processes: the file's own lock."""
+
+    def __init__(self) -> None:
+        self._data_version: int | None = None
+
+    def configure(self, connection: Any) -> None:
+        """Nothing: the engine's connections say BEGIN and COMMIT themselves."""
+
+    def begin(self, cursor: Any) -> bool:
+        """Open the transaction; whether nobody else wrote since our last one."""
+        cursor.execute("BEGIN IMMEDIATE")
+        version = cursor.execute("PRAGMA data_version").fetchone()[0]
+        unchanged = version == self._data_version
+        self._data_version = version
+        return unchanged
+
+    @staticmethod
+    def commit(cursor: Any, last_event: int | None) -> None:
+        """Commit; nobody else listens to this file."""
+        del last_event
+        cursor.execute("COMMIT")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -12,7 +13,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from swarm.errors import ConfigurationError, LedgerUnavailable
+from rendezvous.ledger.faults import name_of, unavailable
+from rendezvous.ledger.postgres import wait_for_turn
+from swarm.errors import ConfigurationError
 
 __all__ = ["migrate"]
 
@@ -23,6 +26,16 @@ def _config() -> Config:
     return config
 
 
+def _check_encoding(connection: sa.Connection, where: str) -> None:
+    if connection.dialect.name == "postgresql":
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            raise ConfigurationError(
+                f"the ledger {where} is encoded as {encoding}; a ledger needs UTF8",
+                hint="make its database with: createdb --encoding UTF8 --template template0 NAME",
+            )
+
+
 def migrate(engine: Engine) -> None:
     """Create the tables, or change those of an older version.
 
@@ -30,11 +43,13 @@ def migrate(engine: Engine) -> None:
         LedgerUnavailable: the database can't be opened or written.
         ConfigurationError: it was written by a newer version than this one.
     """
-    where = engine.url.render_as_string(hide_password=True)
+    where = name_of(engine.url)
     config = _config()
     script = ScriptDirectory.from_config(config)
     try:
         with engine.begin() as connection:
+            wait_for_turn(connection)
+            _check_encoding(connection, where)
             present = MigrationContext.configure(connection).get_current_revision()
             if present == script.get_current_head():
                 return
@@ -48,4 +63,4 @@ def migrate(engine: Engine) -> None:
             attributes["connection"] = connection
             command.upgrade(config, "head")
     except SQLAlchemyError as fault:
-        raise LedgerUnavailable(where, str(getattr(fault, "orig", None) or fault)) from fault
+        raise unavailable(engine, fault) from fault

@@ -17,7 +17,7 @@ import msgspec
 import orjson
 
 from rendezvous.ledger.allowances import give_back
-from rendezvous.ledger.engine import StatementFailed
+from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.money_ops import (
     AddIntent,
     Attempt,

@@ -8,9 +8,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from rendezvous.ledger.faults import unavailable
+from rendezvous.ledger.postgres import wait_for_turn
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.tables import hosts, lanes
-from swarm.errors import LedgerUnavailable
 
 __all__ = ["repace"]
 
@@ -38,8 +39,8 @@ def repace(engine: Engine, settings: LedgerSettings) -> None:
     change = sa.update(hosts).where(stale).values(rate_per_s=rate_per_s, burst=burst, tokens=fewer)
     try:
         with engine.begin() as connection:
+            wait_for_turn(connection)
             connection.execute(reopen)
             connection.execute(change)
     except SQLAlchemyError as fault:
-        where = engine.url.render_as_string(hide_password=True)
-        raise LedgerUnavailable(where, str(getattr(fault, "orig", None) or fault)) from fault
+        raise unavailable(engine, fault) from fault

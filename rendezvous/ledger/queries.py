@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rendezvous.ledger import money_queries, policy_queries
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.faults import unavailable
 from rendezvous.ledger.money_ops import Book, Intent, Sender
 from rendezvous.ledger.ops import (
     ActView,
@@ -32,7 +33,7 @@ from rendezvous.ledger.views import event_view, event_views, exported, task_view
 from rendezvous.ledger.why import why_not
 from rendezvous.policy.pacing import FOREVER
 from rendezvous.policy.pauses import Pause
-from swarm.errors import LedgerUnavailable, MalformedInput
+from swarm.errors import MalformedInput
 from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId
 from swarm.wire import EventView, JobView, Page, TaskView
 
@@ -72,8 +73,7 @@ class LedgerReader:
             with self._engine.connect() as connection:
                 return connection.execute(statement).all()
         except SQLAlchemyError as fault:
-            where = self._engine.url.render_as_string(hide_password=True)
-            raise LedgerUnavailable(where, str(getattr(fault, "orig", None) or fault)) from fault
+            raise unavailable(self._engine, fault) from fault
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

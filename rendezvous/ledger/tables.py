@@ -59,6 +59,7 @@ __all__ = [
     "jobs",
     "json_column",
     "lanes",
+    "last_writer",
     "manifests",
     "metadata",
     "pauses",
@@ -368,6 +369,14 @@ durations = Table(
     Column("bucket", Integer, primary_key=True),
     Column("samples", _Number, nullable=False),
     sqlite_with_rowid=False,
+)
+
+#: One row: which connection wrote last, where several roots share the ledger (``postgres.PostgresTurns``).
+last_writer = Table(
+    "last_writer",
+    metadata,
+    Column("n", Integer, primary_key=True, autoincrement=False),
+    Column("holder", _Number, nullable=False),
 )
 
 # ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────

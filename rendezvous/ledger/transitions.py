@@ -130,8 +130,11 @@ class LedgerCore:
         self._memory = Memory()
 
     def _transact(self, ops: Sequence[Op], *, now: float) -> Group:
-        if not self._connection.begin() or self._memory.too_big:
+        believed = self._connection.begin()
+        if self._memory.too_big:
             self._memory = Memory()
+        elif not believed:
+            self._memory.doubt()
         unit = Unit(
             self._connection,
             self._statements,
@@ -143,7 +146,7 @@ class LedgerCore:
         )
         answers = _do(unit, ops)
         unit.finish()
-        self._connection.commit()
+        self._connection.commit(unit.events[-1].id if unit.events else None)
         return Group(answers=answers, events=unit.events)
 
 

@@ -4,8 +4,9 @@ A group's operations change rows in memory, in arrival order, exactly as if each
 every changed row with one statement, guarded by what it was read as, and ``finish`` the numbers that are kept. So a
 group of any size is the same few statements.
 
-What is believed beyond a transaction (``Memory``) is only believed while nobody else wrote to the database. It is
-dropped whole on any fault; what a worker said of itself (``Fleet``) never was in the database and stays.
+What is believed beyond a transaction (``Memory``): what never changes once it is written, always; the rest only while
+nobody else wrote to the database. It is dropped whole on any fault; what a worker said of itself (``Fleet``) never was
+in the database and stays.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import attrs
 import orjson
 
 from rendezvous.ledger.allowances import give_back
-from rendezvous.ledger.engine import Compiled, StatementFailed, WriterConnection
+from rendezvous.ledger.engine import Compiled, WriterConnection
+from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.money import Purse
 from rendezvous.ledger.ops import LedgerEvent, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
@@ -107,6 +109,16 @@ class Memory:
     def too_big(self) -> bool:
         """Whether it is time to begin anew."""
         return len(self.rows) > ROWS_KEPT or len(self.lanes) > LANES_KEPT or len(self.jobs) > LANES_KEPT
+
+    def doubt(self) -> None:
+        """Another wrote: keep what nobody changes (jobs, demands, hosts' numbers, lanes' names), drop the rest."""
+        self.rows.clear()
+        self.seq_of.clear()
+        self.bodies.clear()
+        self.workers.clear()
+        self.worker_of.clear()
+        self.counters = None
+        self.durations = None
 
     def keep(self, row: TaskRow, body: str | None = None) -> TaskRow:
         """Believe this row; one that is believed already wins, since it may have been changed."""

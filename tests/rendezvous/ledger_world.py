@@ -1,4 +1,4 @@
-"""A ledger on a file, its time and randomness owned by the test, and short words for what happens to it."""
+"""A ledger on either database, its time and randomness owned by the test, and short words for what happens to it."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def new_task(**changes: Any) -> PreparedTask:
 class World:
     """One ledger and its moment."""
 
-    def __init__(self, path: Path, settings: LedgerSettings = FAST) -> None:
-        self.path = path
+    def __init__(self, location: Path | str, settings: LedgerSettings = FAST) -> None:
+        self.location = str(location)
         self.settings = settings
         self.now = START
         self.events: list[LedgerEvent] = []
@@ -84,13 +84,20 @@ class World:
 
     def open(self) -> None:
         """Open, or open again after a crash."""
-        fresh = not self.path.exists()
-        self.engine = open_engine(str(self.path))
-        if fresh:
+        self.engine = open_engine(self.location)
+        if not self._is_there():
             migrate(self.engine)
-        self.reading = open_reading_engine(str(self.path))
+        self.reading = open_reading_engine(self.location)
         self.core = LedgerCore(self.engine, rng=random.Random(7), settings=self.settings)
         self.reader = LedgerReader(self.reading)
+
+    @property
+    def path(self) -> Path:
+        """The SQLite file."""
+        return Path(self.location)
+
+    def _is_there(self) -> bool:
+        return "://" in self.location or self.path.exists()  # a fixture made the one on a server
 
     def close(self) -> None:
         """Give all connections back."""

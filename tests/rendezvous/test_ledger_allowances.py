@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,8 @@ PAYER = "0x" + "9" * 40
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "ledger.sqlite", LedgerSettings(host_rate_per_s=0, payer=PAYER))
+def world(database: str) -> Iterator[World]:
+    world = World(database, LedgerSettings(host_rate_per_s=0, payer=PAYER))
     yield world
     check_consistency(world)
     check_charges(world)

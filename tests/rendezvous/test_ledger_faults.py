@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,21 +13,40 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from rendezvous.ledger.engine import StatementFailed, open_engine
+from rendezvous.ledger.engine import open_engine
+from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.migrate import migrate
 from rendezvous.ledger.ops import LeaseRef, PutKey, Submit, TakeTurn
 from rendezvous.ledger.transitions import LedgerCore
 from swarm.errors import ConfigurationError, LedgerUnavailable
 from swarm.model import Role, Status
+from tests.postgres import Postgres
 from tests.rendezvous.ledger_world import ALICE, BOB, FAST, NOOP, World, check_consistency, new_task
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(database: str) -> Iterator[World]:
+    world = World(database)
+    yield world
+    check_consistency(world)
+    world.close()
+
+
+@pytest.fixture
+def file_world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path / "ledger.sqlite")
     yield world
     check_consistency(world)
     world.close()
+
+
+def write_directly(world: World, statement: str) -> None:
+    """As somebody would beside the ledger's code; on PostgreSQL they say that they wrote."""
+    engine = open_engine(world.location)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+        connection.exec_driver_sql("UPDATE last_writer SET holder = 0")
+    engine.dispose()
 
 
 def submission(job: str, *tasks: object) -> Submit:
@@ -70,10 +90,10 @@ def test_what_was_answered_survives_a_crash_and_what_was_not_is_gone_whole(world
 
 _LIVES = """
 import sys
-from pathlib import Path
+from tests.postgres import Postgres
 from tests.rendezvous.ledger_world import ALICE, World
 
-world = World(Path(sys.argv[1]))
+world = World(sys.argv[1])
 while True:
     world.one()
     (lease,) = world.claim(ALICE)
@@ -82,15 +102,14 @@ while True:
 """
 
 
-def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    command = [sys.executable, "-c", _LIVES, str(path)]
+def test_what_was_answered_survives_a_kill(database: str) -> None:
+    command = [sys.executable, "-c", _LIVES, database]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
         assert process.stdout is not None
         answered = [process.stdout.readline().strip() for _ in range(50)]
         process.kill()
         answered += process.stdout.read().split()
-    world = World(path)
+    world = World(database)
     assert {world.task(task).status for task in answered} == {"completed"}
     check_consistency(world)
     assert world.one()
@@ -117,7 +136,8 @@ def test_a_worker_that_holds_leases_over_a_restart_keeps_them(world: World) -> N
     assert world.turn(ALICE, held=(lease,), renew=(lease,)).renewed[0].fence == lease.fence
 
 
-def test_a_full_disk_is_unavailable_for_all_and_passes(world: World) -> None:
+def test_a_full_disk_is_unavailable_for_all_and_passes(file_world: World) -> None:
+    world = file_world
     world.one()
     (lease,) = world.claim(ALICE)
     before = world.reader.last_event_id()
@@ -187,10 +207,7 @@ def test_a_row_that_another_writer_moved_is_not_moved_again(world: World) -> Non
     world.one()
     (lease,) = world.claim(ALICE)
     memory = world.core._memory
-    other = sqlite3.connect(world.path, isolation_level=None)
-    other.execute("UPDATE tasks SET fence = fence + 5")
-    other.close()
-    world.core._connection._data_version = None
+    write_directly(world, "UPDATE tasks SET fence = fence + 5")
     row = memory.rows[memory.seq_of[lease.task]]
     begin = world.core._connection.begin
     world.core._connection.begin = lambda: begin() or True  # type: ignore[method-assign]
@@ -201,9 +218,7 @@ def test_a_row_that_another_writer_moved_is_not_moved_again(world: World) -> Non
     assert isinstance(answer, StatementFailed)
     assert logs[0]["event"] == "operation_failed"
     assert world.release(ALICE, lease).details["reason"] == "fenced"
-    restored = sqlite3.connect(world.path, isolation_level=None)
-    restored.execute("UPDATE tasks SET fence = fence - 5")
-    restored.close()
+    write_directly(world, "UPDATE tasks SET fence = fence - 5")
     assert world.release(ALICE, LeaseRef(lease.task, lease.fence)) is Status.PENDING
 
 
@@ -228,3 +243,109 @@ def test_a_ledger_that_cannot_be_opened_names_the_address(tmp_path: Path) -> Non
 def test_a_location_that_is_none_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError):
         open_engine("nonsense://")
+
+
+# ── PostgreSQL ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def server_world(postgres_database: str) -> Iterator[World]:
+    world = World(postgres_database)
+    yield world
+    check_consistency(world)
+    world.close()
+
+
+def end_sessions(world: World) -> None:
+    """As a restart of the database does."""
+    write_directly(
+        world,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+
+
+def test_a_session_that_the_server_ended_is_unavailable_and_the_next_group_has_another(server_world: World) -> None:
+    world = server_world
+    world.one()
+    (lease,) = world.claim(ALICE)
+    end_sessions(world)
+    (answer,) = world.all(TakeTurn(worker=ALICE, boot="b", facts=NOOP, released=(lease,), partial=True))
+    assert isinstance(answer, LedgerUnavailable)
+    assert "terminating connection" in str(answer)
+    assert world.release(ALICE, lease) is Status.PENDING
+
+
+def test_a_root_that_froze_in_a_transaction_is_cut_off_and_the_others_go_on(server_world: World) -> None:
+    world = server_world
+    world.one()
+    frozen = LedgerCore(world.engine, settings=FAST)
+    frozen._connection.begin()
+    frozen._connection._cursor.execute("SET idle_in_transaction_session_timeout = '200ms'")
+    (lease,) = world.claim(ALICE)  # waits for the frozen one's turn to end
+    (answer,) = _thaw(frozen, world)
+    assert isinstance(answer, LedgerUnavailable)
+    assert world.complete(ALICE, lease) is Status.COMPLETED
+    frozen.close()
+
+
+def _thaw(frozen: LedgerCore, world: World) -> list[object]:
+    """Let the frozen root go on with the transaction that it believes to be in."""
+    frozen._connection.begin = lambda: True  # type: ignore[method-assign]
+    return frozen.apply([submission("job", new_task())], now=world.now).answers
+
+
+def test_roots_that_write_at_once_take_turns_and_never_grant_a_task_twice(server_world: World) -> None:
+    world = server_world
+    world.submit(*(new_task() for _ in range(200)))
+    granted: list[list[LeaseRef]] = [[], []]
+
+    def claim(root: int) -> None:
+        core = LedgerCore(world.engine, settings=FAST)
+        while True:
+            op = TakeTurn(worker=(ALICE, BOB)[root], boot="boot-boot", facts=NOOP, want=3, partial=True)
+            (result,) = core.apply([op], now=world.now).answers
+            granted[root].extend(LeaseRef(grant.task.id, grant.fence) for grant in result.granted)
+            if not result.granted:
+                break
+        core.close()
+
+    threads = [threading.Thread(target=claim, args=(root,)) for root in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    leases = granted[0] + granted[1]
+    assert len({lease.task for lease in leases}) == len({lease.fence for lease in leases}) == len(leases) == 200
+    assert granted[0]
+    assert granted[1]
+
+
+def test_a_result_is_taken_at_another_root_than_the_grant_was_from(server_world: World) -> None:
+    """A root believes nothing of a task that another root may have moved since."""
+    world = server_world
+    world.submit(new_task(), new_task())
+    second = LedgerCore(world.engine, settings=FAST)
+    (result,) = second.apply(
+        [TakeTurn(worker=ALICE, boot="boot-of-alice-instance", facts=NOOP, want=1)], now=world.now
+    ).answers
+    lease = LeaseRef(result.granted[0].task.id, result.granted[0].fence)
+    assert world.complete(ALICE, lease) is Status.COMPLETED
+    assert world.complete(BOB, lease).details["reason"] == "not_assignee"
+    assert len(world.claim(BOB, want=2)) == 1
+    second.close()
+
+
+def test_a_database_in_another_encoding_is_refused(postgres: Postgres) -> None:
+    postgres.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    engine = open_engine(postgres.url("latin"))
+    with pytest.raises(ConfigurationError, match="UTF8"):
+        migrate(engine)
+    engine.dispose()
+
+
+def test_a_server_that_is_not_there_is_an_error_with_its_address_and_reason() -> None:
+    engine = open_engine("postgresql://root@127.0.0.1:1/swarm")
+    with pytest.raises(LedgerUnavailable, match=r"postgresql://root@127\.0\.0\.1:1/swarm: .*refused"):
+        migrate(engine)
+    engine.dispose()

@@ -19,8 +19,8 @@ from tests.rendezvous.ledger_world import ALICE, BOB, FAST, NOOP, World, check_c
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "ledger.sqlite", LedgerSettings())
+def world(database: str) -> Iterator[World]:
+    world = World(database, LedgerSettings())
     yield world
     check_consistency(world)
     world.close()

@@ -43,8 +43,8 @@ def turn(worker: WorkerRef = ALICE, **changes: Any) -> TakeTurn:
 
 
 @asynccontextmanager
-async def opened(path: Path, **options: Any) -> AsyncIterator[Ledger]:
-    async with asyncio.timeout(60), open_ledger(str(path), options.pop("settings", FAST), **options) as ledger:
+async def opened(location: Path | str, **options: Any) -> AsyncIterator[Ledger]:
+    async with asyncio.timeout(60), open_ledger(str(location), options.pop("settings", FAST), **options) as ledger:
         yield ledger
 
 
@@ -64,9 +64,9 @@ async def event_of(ledger: Ledger, move: Move) -> LedgerEvent:
         stop()
 
 
-async def test_two_hundred_callers_at_once_are_all_answered(tmp_path: Path) -> None:
+async def test_two_hundred_callers_at_once_are_all_answered(database: str) -> None:
     heard: list[LedgerEvent] = []
-    async with opened(tmp_path / "ledger.sqlite") as ledger:
+    async with opened(database) as ledger:
         ledger.subscribe(heard.extend)
 
         async def life(worker: WorkerRef) -> None:
@@ -81,38 +81,39 @@ async def test_two_hundred_callers_at_once_are_all_answered(tmp_path: Path) -> N
     assert [event.id for event in heard] == list(range(1, 601))
 
 
-async def test_what_a_call_did_is_readable_when_it_returns_and_after_reopening(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    async with opened(path) as ledger:
+async def test_what_a_call_did_is_readable_when_it_returns_and_after_reopening(database: str) -> None:
+    async with opened(database) as ledger:
         answer = await ledger.call(submission(new_task()))
         assert isinstance(answer, SubmitResult)
         task = answer.tasks[0][0]
         assert await ledger.read(lambda reader: reader.task(task)) is not None
         before = ledger.now()
-    async with opened(path) as ledger:
+    async with opened(database) as ledger:
         view = await ledger.read(lambda reader: reader.task(task))
         assert view is not None
         assert view.status == "pending"
         assert ledger.now() >= before
 
 
-async def test_another_pace_of_hosts_holds_for_those_that_are_known_but_for_slowed_ones(tmp_path: Path) -> None:
-    path, clock = tmp_path / "ledger.sqlite", Clock()
+async def test_another_pace_of_hosts_holds_for_those_that_are_known_but_for_slowed_ones(database: str) -> None:
+    clock = Clock()
     hosts = ["fast.example", "slowed.example"] * 8
-    async with opened(path, settings=LedgerSettings(host_rate_per_s=0.01, host_burst=5.0), clock=clock) as ledger:
+    async with opened(database, settings=LedgerSettings(host_rate_per_s=0.01, host_burst=5.0), clock=clock) as ledger:
         await ledger.call(submission(*(new_task(host=host) for host in hosts)))
         await ledger.call(SetHostPace(host="slowed.example", rate_per_s=0.01, burst=1.0))
         assert len((await ledger.call(turn(ALICE, want=16))).granted) == 5 + 1
     clock.now += 1.0
-    async with opened(path, settings=LedgerSettings(host_rate_per_s=1_000, host_burst=1_000.0), clock=clock) as ledger:
+    async with opened(
+        database, settings=LedgerSettings(host_rate_per_s=1_000, host_burst=1_000.0), clock=clock
+    ) as ledger:
         clock.now += 1.0
         assert len((await ledger.call(turn(ALICE, want=16))).granted) == 3
         clock.now += 100.0
         assert len((await ledger.call(turn(ALICE, want=16))).granted) == 1
 
 
-async def test_listeners_hear_of_a_group_before_its_callers_go_on(tmp_path: Path) -> None:
-    async with opened(tmp_path / "ledger.sqlite") as ledger:
+async def test_listeners_hear_of_a_group_before_its_callers_go_on(database: str) -> None:
+    async with opened(database) as ledger:
         heard: list[str] = []
         stop = ledger.subscribe(lambda events: heard.extend(event.task for event in events))
         answer = await ledger.call(submission(new_task()))
@@ -123,19 +124,19 @@ async def test_listeners_hear_of_a_group_before_its_callers_go_on(tmp_path: Path
         assert len(heard) == 1
 
 
-async def test_a_listener_that_breaks_keeps_nobody_from_an_answer(tmp_path: Path) -> None:
+async def test_a_listener_that_breaks_keeps_nobody_from_an_answer(database: str) -> None:
     def broken(_events: Sequence[LedgerEvent]) -> None:
         raise ValueError("a defect")
 
-    async with opened(tmp_path / "ledger.sqlite") as ledger:
+    async with opened(database) as ledger:
         ledger.subscribe(broken)
         with capture_logs() as logs:
             assert isinstance(await ledger.call(submission(new_task())), SubmitResult)
     assert [line["event"] for line in logs if line["log_level"] == "error"] == ["ledger_listener_failed"]
 
 
-async def test_a_caller_that_gives_up_leaves_the_others_alone(tmp_path: Path) -> None:
-    async with opened(tmp_path / "ledger.sqlite") as ledger:
+async def test_a_caller_that_gives_up_leaves_the_others_alone(database: str) -> None:
+    async with opened(database) as ledger:
         calls = [asyncio.create_task(ledger.call(submission(new_task()))) for _ in range(10)]
         await asyncio.sleep(0)
         calls[3].cancel()
@@ -144,18 +145,18 @@ async def test_a_caller_that_gives_up_leaves_the_others_alone(tmp_path: Path) ->
         assert all(isinstance(answer, SubmitResult) for n, answer in enumerate(answers) if n != 3)
 
 
-async def test_what_is_due_happens_without_being_asked(tmp_path: Path) -> None:
-    async with opened(tmp_path / "ledger.sqlite") as ledger:
+async def test_what_is_due_happens_without_being_asked(database: str) -> None:
+    async with opened(database) as ledger:
         woken = asyncio.create_task(event_of(ledger, Move.WAKE))
         await asyncio.sleep(0)
         await ledger.call(submission(new_task(not_before_s=0.05)))
         assert (await woken).to is Status.PENDING
 
 
-async def test_a_clock_that_leaps_ahead_reaps_no_lease(tmp_path: Path) -> None:
+async def test_a_clock_that_leaps_ahead_reaps_no_lease(database: str) -> None:
     """After a stall the leases are re-armed before anything is reaped; an hour's leap looks like a stall."""
     clock = Clock()
-    async with opened(tmp_path / "ledger.sqlite", clock=clock) as ledger:
+    async with opened(database, clock=clock) as ledger:
         await ledger.call(submission(new_task(), new_task(not_before_s=100.0)))
         (grant,) = (await ledger.call(turn(want=1))).granted
         with capture_logs() as logs:
@@ -168,13 +169,13 @@ async def test_a_clock_that_leaps_ahead_reaps_no_lease(tmp_path: Path) -> None:
         assert (await ledger.call(turn(done=(done,)))).ended[0].outcome is Status.COMPLETED
 
 
-async def test_leases_survive_a_root_that_was_down_for_long(tmp_path: Path) -> None:
-    path, clock = tmp_path / "ledger.sqlite", Clock()
-    async with opened(path, clock=clock) as ledger:
+async def test_leases_survive_a_root_that_was_down_for_long(database: str) -> None:
+    clock = Clock()
+    async with opened(database, clock=clock) as ledger:
         await ledger.call(submission(new_task(), new_task(not_before_s=100.0)))
         (grant,) = (await ledger.call(turn(want=1))).granted
     clock.now += 3600.0
-    async with opened(path, clock=clock) as ledger:
+    async with opened(database, clock=clock) as ledger:
         done = DoneItem(task=grant.task.id, fence=grant.fence, cid=CID, size_bytes=1)
         while (await ledger.read(lambda reader: reader.counts()))[Status.WAITING]:
             await ledger.call(turn())  # until the first sweep has been
@@ -194,8 +195,8 @@ async def test_a_locked_database_is_waited_for_and_the_writer_lives_on(tmp_path:
         assert isinstance(await ledger.call(submission(new_task())), SubmitResult)
 
 
-async def test_a_whole_job_is_cancelled_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(tmp_path / "ledger.sqlite") as ledger:
+async def test_a_whole_job_is_cancelled_in_batches(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(database) as ledger:
         job = str(uuid6.uuid7())
         for _ in range(3):
             await ledger.call(submission(*(new_task() for _ in range(statements.BATCH // 2)), job=job))
@@ -206,8 +207,8 @@ async def test_a_whole_job_is_cancelled_in_batches(tmp_path: Path, monkeypatch: 
         assert view.done
 
 
-async def test_a_closed_ledger_says_so(tmp_path: Path) -> None:
-    async with opened(tmp_path / "ledger.sqlite") as ledger:
+async def test_a_closed_ledger_says_so(database: str) -> None:
+    async with opened(database) as ledger:
         pass
     with pytest.raises(ClosedError):
         await ledger.call(submission(new_task()))
@@ -221,10 +222,10 @@ async def test_a_ledger_that_is_not_there_is_an_error_with_its_address(tmp_path:
             pass
 
 
-async def test_finished_tasks_are_archived_after_thirty_days_with_their_history(tmp_path: Path) -> None:
-    path, clock = tmp_path / "ledger.sqlite", Clock()
+async def test_finished_tasks_are_archived_after_thirty_days_with_their_history(tmp_path: Path, database: str) -> None:
+    clock = Clock()
     archive = tmp_path / "archive"
-    async with opened(path, clock=clock) as ledger:
+    async with opened(database, clock=clock) as ledger:
         old = await ledger.call(submission(new_task(meta={"row": 1}), new_task(dedupe_ttl_s=1e7)))
         for grant in (await ledger.call(turn(want=2))).granted:
             done = DoneItem(task=grant.task.id, fence=grant.fence, cid=CID, size_bytes=1, manifest=b"the manifest")
@@ -232,7 +233,7 @@ async def test_finished_tasks_are_archived_after_thirty_days_with_their_history(
     assert isinstance(old, SubmitResult)
     clock.now += 31 * 86_400.0
     keeping = LedgerSettings(archive_directory=archive)
-    async with opened(path, clock=clock, settings=keeping) as ledger:
+    async with opened(database, clock=clock, settings=keeping) as ledger:
         new = await ledger.call(submission(new_task()))
         assert isinstance(new, SubmitResult)
         while await ledger.read(lambda reader: reader.task(old.tasks[0][0])) is not None:

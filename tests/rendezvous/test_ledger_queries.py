@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import uuid6
@@ -28,8 +27,8 @@ from tests.rendezvous.ledger_world import ALICE, BOB, CID, World, new_task
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "ledger.sqlite")
+def world(database: str) -> Iterator[World]:
+    world = World(database)
     yield world
     world.close()
 

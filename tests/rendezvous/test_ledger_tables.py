@@ -18,8 +18,8 @@ from rendezvous.ledger.tables import json_column, metadata, tasks
 from swarm.model import Status
 
 
-def test_the_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
-    engine = open_engine(str(tmp_path / "ledger.sqlite"))
+def test_the_migrations_make_what_the_tables_say(database: str) -> None:
+    engine = open_engine(database)
     migrate(engine)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
@@ -39,9 +39,9 @@ def test_every_statement_compiles_for_both_dialects(dialect: sa.Dialect) -> None
     assert "status='active'" in compiled["update_task"].sql.replace(" = ", "=")
 
 
-def test_a_json_array_is_a_table_of_its_elements(tmp_path: Path) -> None:
+def test_a_json_array_is_a_table_of_its_elements(database: str) -> None:
     rows, value = json_column("numbers", sa.BigInteger())
-    engine = open_engine(str(tmp_path / "ledger.sqlite"))
+    engine = open_engine(database)
     with engine.connect() as connection:
         found = connection.execute(sa.select(value).select_from(rows), {"numbers": "[3, 1, 9007199254740993]"})
         assert [number for (number,) in found] == [3, 1, 9007199254740993]
@@ -63,6 +63,21 @@ def test_a_ledger_is_durable_and_its_readers_cannot_write(tmp_path: Path) -> Non
         assert connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar() == 4000
     reading = open_reading_engine(str(tmp_path / "ledger.sqlite"))
     with reading.connect() as connection, pytest.raises(sa.exc.OperationalError, match="readonly"):
+        connection.exec_driver_sql("DELETE FROM tasks")
+    engine.dispose()
+    reading.dispose()
+
+
+def test_a_ledger_on_postgresql_is_durable_and_its_readers_cannot_write(postgres_database: str) -> None:
+    engine = open_engine(postgres_database)
+    with engine.begin() as connection:
+        name = connection.exec_driver_sql("SELECT current_database()").scalar()
+        connection.exec_driver_sql(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    engine.dispose()
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+    reading = open_reading_engine(postgres_database)
+    with reading.connect() as connection, pytest.raises(sa.exc.InternalError, match="read-only"):
         connection.exec_driver_sql("DELETE FROM tasks")
     engine.dispose()
     reading.dispose()

@@ -6,9 +6,10 @@ alone. It says what each report must be answered; after each step the tables are
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from rendezvous.ledger.ops import (
 )
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.model import MOVES, TERMINAL, Actor, Move, Reason, Refusal, RefusalCode, Status, is_retryable
+from tests.postgres import Postgres
 from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, CID, NOOP, OTHER_CID, World, check_consistency, new_task
 
 WORKERS: Final = (ALICE, BOB, CAROL)
@@ -73,11 +75,11 @@ class Known:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    template: Path
+    #: Makes the place of an empty ledger.
+    new_ledger: Callable[[], str]
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
         self.tasks: dict[str, Known] = {}
         #: All leases ever granted, also stale ones: workers report them late.
         self.leases: list[tuple[WorkerRef, LeaseRef]] = []
@@ -87,15 +89,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(paced=st.booleans())
     def begin(self, paced: bool) -> None:
-        path = self.directory / "ledger.sqlite"
-        shutil.copy(self.template, path)
-        self.world = World(path, LedgerSettings(host_rate_per_s=0.2 if paced else 0.0, host_burst=3.0))
+        settings = LedgerSettings(host_rate_per_s=0.2 if paced else 0.0, host_burst=3.0)
+        self.world = World(type(self).new_ledger(), settings)
         self.submit_tasks([(5, HOSTS[0], 0.0), (5, HOSTS[1], 0.0), (7, HOSTS[0], 0.0), (2, HOSTS[1], 40.0)])
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
             self.world.close()
-        shutil.rmtree(self.directory)
 
     # ── doing, and keeping the model ──────────────────────────────────────────────────────────────────────────────
 
@@ -360,7 +360,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def crash_before_commit_and_open_again(self, chance: random.Random) -> None:
         """A group is done but for its COMMIT when the process dies: nothing of it happened."""
 
-        def die() -> None:
+        def die(_last_event: int | None) -> None:
             raise KeyboardInterrupt
 
         self.world.core._connection.commit = die  # type: ignore[method-assign]
@@ -392,22 +392,41 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert row.lease_until == pytest.approx(known.lease_until)
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty ledger, to be copied: migrating one for each example would be most of the time."""
-    path = tmp_path_factory.mktemp("template") / "ledger.sqlite"
-    World(path).close()
-    return path
-
-
-def test_no_order_of_events_leaves_the_transition_table(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_machine(new_ledger: Callable[[], str], monkeypatch: pytest.MonkeyPatch, *, examples: int) -> None:
     monkeypatch.setattr("rendezvous.policy.leases.SAMPLES_NEEDED", 10**9)  # the model's leases are all of LEASE_S
-    LedgerMachine.template = template
-    case = LedgerMachine.TestCase
+    machine = type("Machine", (LedgerMachine,), {"new_ledger": staticmethod(new_ledger)})
+    case = machine.TestCase  # type: ignore[attr-defined]
     case.settings = settings(
-        max_examples=60,
+        max_examples=examples,
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )
     case().runTest()
+
+
+def test_no_order_of_events_leaves_the_transition_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = tmp_path / "template.sqlite"
+    World(template).close()
+    numbers = itertools.count()
+
+    def copied() -> str:  # migrating a ledger for each example would be most of the time
+        path = tmp_path / f"{next(numbers)}.sqlite"
+        shutil.copy(template, path)
+        return str(path)
+
+    run_machine(copied, monkeypatch, examples=60)
+
+
+def test_no_order_of_events_leaves_the_transition_table_on_postgresql(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def fresh() -> str:
+        made.append(postgres.new_database())
+        return made[-1]
+
+    run_machine(fresh, monkeypatch, examples=15)
+    for url in made:
+        postgres.drop(url)

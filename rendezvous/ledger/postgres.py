@@ -1,0 +1,150 @@
+"""What PostgreSQL needs said: how to connect, how several roots write one after another, how they hear of each other.
+
+Roots that share a ledger take turns: a transaction that writes begins with one advisory lock and ends with it, exactly
+as SQLite's ``BEGIN IMMEDIATE`` does. So every guard, every kept number and every host's bucket holds across roots by
+the same code that holds within one, fences and event numbers rise in the order of commits (a reader that goes by event
+numbers misses none), and nobody ever meets a deadlock. The row ``last_writer`` says who wrote last: who finds itself
+there may believe what it remembers.
+
+Sessions are ended by the server where a root stops in the middle of a transaction, so that a frozen root holds up the
+others for ``IDLE_IN_TRANSACTION_S`` and no longer.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import NoSuchModuleError
+
+from rendezvous.ledger.faults import name_of
+from swarm.errors import ConfigurationError
+
+__all__ = ["CHANNEL", "WRITING", "PostgresTurns", "is_postgres", "lock_key", "open_postgres", "wait_for_turn"]
+
+#: The channel on which a committed group's last event is told to the other roots.
+CHANNEL: Final = "swarm_ledger"
+#: The first half of our advisory locks' keys; which lock it is, is the second, beside the schema's name.
+LOCKS: Final = 0x5357_4152  # "SWAR"
+WRITING: Final = "writing"
+
+CONNECT_TIMEOUT_S: Final = 5
+#: A root that is frozen inside a transaction keeps the others waiting for so long.
+IDLE_IN_TRANSACTION_S: Final = 5
+#: Longer than that, so that a frozen root costs the others time and not a refusal.
+LOCK_TIMEOUT_S: Final = 10
+#: A database whose machine is gone is noticed after this, seconds.
+SILENCE_S: Final = 10
+
+#: libpq's own options; a URL that sets one keeps it.
+_CONNECTING: Final = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "keepalives_idle": SILENCE_S // 2,
+    "keepalives_interval": 1,
+    "keepalives_count": SILENCE_S // 2,
+    "tcp_user_timeout": SILENCE_S * 1000,
+    "application_name": "swarm-root",
+}
+_SESSION: Final = (
+    "SET timezone = 'UTC'",
+    f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_S}s'",
+    f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'",
+    # an answer means durable: the one setting that would make it mean less is put right
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+)
+
+
+def is_postgres(url: sa.URL) -> bool:
+    """Whether a URL names a PostgreSQL database."""
+    return url.get_backend_name() in ("postgresql", "postgres")
+
+
+def lock_key(name: str) -> str:
+    """SQL for the two keys of an advisory lock; ledgers in other schemas of the database have others."""
+    return f"{LOCKS}, hashtext(current_schema() || '.{name}')"
+
+
+def open_postgres(url: sa.URL, *, reading: bool) -> Engine:
+    """An engine on a PostgreSQL database.
+
+    Args:
+        url: as the operator gave it; the driver is ours.
+        reading: its sessions can't write.
+
+    Raises:
+        ConfigurationError: the driver isn't installed, or the URL names another one.
+    """
+    where = name_of(url)
+    if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise ConfigurationError(
+            f"the ledger {where} names a driver that isn't ours", hint="write postgresql://HOST/NAME"
+        )
+    connecting = {name: value for name, value in _CONNECTING.items() if name not in url.query}
+    try:
+        engine = sa.create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            connect_args=connecting,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",
+        )
+    except (NoSuchModuleError, ModuleNotFoundError) as fault:
+        raise ConfigurationError(
+            f"the ledger {where} needs a driver that isn't installed: {getattr(fault, 'name', None) or fault}",
+            hint="pip install 'task-swarm[postgres]'",
+        ) from fault
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        was, connection.autocommit = connection.autocommit, True
+        for statement in _SESSION:
+            connection.execute(statement)
+        if reading:
+            connection.execute("SET default_transaction_read_only = on")
+        connection.autocommit = was
+
+    return engine
+
+
+def wait_for_turn(connection: sa.Connection) -> None:
+    """Keep the ledger's writers out until this transaction ends; on SQLite its BEGIN has done so."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({lock_key(WRITING)})")
+
+
+class PostgresTurns:
+    """The turns of one writing connection among those of other roots."""
+
+    _BEGIN: Final = (
+        f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({lock_key(WRITING)});"  # noqa: S608
+        "SELECT holder FROM last_writer"  # a statement of its own: it must see what was committed before the lock
+    )
+
+    def __init__(self) -> None:
+        #: Who this connection is; another one, of the same root or not, has its own.
+        self._holder: Final = secrets.randbits(62)
+
+    def configure(self, connection: Any) -> None:
+        """Take a connection of the engine's for our own BEGIN and COMMIT."""
+        connection.autocommit = True
+
+    def begin(self, cursor: Any) -> bool:
+        """Wait for our turn and open the transaction; whether nobody else wrote since our last one."""
+        cursor.execute(self._BEGIN, prepare=False)
+        cursor.nextset()
+        cursor.nextset()
+        (last,) = cursor.fetchone()
+        if last == self._holder:
+            return True
+        cursor.execute("UPDATE last_writer SET holder = %s", (self._holder,))
+        return False
+
+    @staticmethod
+    def commit(cursor: Any, last_event: int | None) -> None:
+        """Commit, and tell the other roots where the history ends now: one notification a group."""
+        if last_event is None:
+            cursor.execute("COMMIT", prepare=False)
+        else:
+            cursor.execute(f"NOTIFY {CHANNEL}, '{int(last_event)}'; COMMIT", prepare=False)
