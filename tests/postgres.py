@@ -123,7 +123,7 @@ class Postgres:
 
     def new_database(self) -> str:
         """The URL of a fresh database with an empty ledger."""
-        if not self.execute(f"SELECT 1 FROM pg_database WHERE datname = '{TEMPLATE}'"):
+        if TEMPLATE not in [name for (name,) in self.execute("SELECT datname FROM pg_database")]:
             self.execute(f"CREATE DATABASE {TEMPLATE} TEMPLATE template0 ENCODING 'UTF8'")
             engine = open_engine(self.url(TEMPLATE))
             migrate(engine)

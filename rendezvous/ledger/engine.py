@@ -225,7 +225,7 @@ class _SqliteTurns:
         """Open the transaction; whether nobody else wrote since our last one."""
         cursor.execute("BEGIN IMMEDIATE")
         version = cursor.execute("PRAGMA data_version").fetchone()[0]
-        unchanged = version == self._data_version
+        unchanged: bool = version == self._data_version
         self._data_version = version
         return unchanged
 

@@ -134,7 +134,7 @@ class LedgerCore:
         if self._memory.too_big:
             self._memory = Memory()
         elif not believed:
-            self._memory.doubt()
+            self._memory = self._memory.doubted()
         unit = Unit(
             self._connection,
             self._statements,

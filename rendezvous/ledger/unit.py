@@ -89,7 +89,7 @@ class Memory:
         self.lane_of: dict[tuple[int, int], int] = {}
         self.workers: dict[int, WorkerRow] = {}
         self.worker_of: dict[WorkerRef, int] = {}
-        self._standings: Final[dict[int, Standing]] = {}
+        self.standings: dict[int, Standing] = {}
         self.counters: dict[str, int] | None = None
         self.durations: dict[str, dict[int, int]] | None = None
         self.rules: Rules | None = None
@@ -98,11 +98,11 @@ class Memory:
 
     def standing(self, lane: int) -> Standing:
         """What all tasks of a lane have in common, for their events and grants."""
-        known = self._standings.get(lane)
+        known = self.standings.get(lane)
         if known is None:
             row = self.lanes[lane]
             demand = self.demands[row.demand]
-            known = self._standings[lane] = Standing(demand.kind, demand.tier, demand.requires, self.hosts[row.host])
+            known = self.standings[lane] = Standing(demand.kind, demand.tier, demand.requires, self.hosts[row.host])
         return known
 
     @property
@@ -110,15 +110,14 @@ class Memory:
         """Whether it is time to begin anew."""
         return len(self.rows) > ROWS_KEPT or len(self.lanes) > LANES_KEPT or len(self.jobs) > LANES_KEPT
 
-    def doubt(self) -> None:
-        """Another wrote: keep what nobody changes (jobs, demands, hosts' numbers, lanes' names), drop the rest."""
-        self.rows.clear()
-        self.seq_of.clear()
-        self.bodies.clear()
-        self.workers.clear()
-        self.worker_of.clear()
-        self.counters = None
-        self.durations = None
+    def doubted(self) -> Memory:
+        """What is left when another wrote: what nobody changes once it is there. Whatever else is read anew."""
+        kept = Memory()
+        kept.jobs, kept.job_of = self.jobs, self.job_of
+        kept.demands, kept.demand_of = self.demands, self.demand_of
+        kept.hosts, kept.host_of = self.hosts, self.host_of
+        kept.lanes, kept.lane_of, kept.standings = self.lanes, self.lane_of, self.standings
+        return kept
 
     def keep(self, row: TaskRow, body: str | None = None) -> TaskRow:
         """Believe this row; one that is believed already wins, since it may have been changed."""

@@ -28,8 +28,8 @@ OTHER = "other.test"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "ledger.sqlite")
+def world(database: str) -> Iterator[World]:
+    world = World(database)
     yield world
     check_consistency(world)
     world.close()
