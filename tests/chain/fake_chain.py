@@ -37,6 +37,8 @@ __all__ = ["BLOCK_S", "CHAIN_ID", "CONTRACT", "Block", "FakeChain", "address_of"
 
 BLOCK_S = 12
 EXIT_DELAY_S = 3600
+#: States of which what was read is remembered.
+STATES_MOST = 16
 TIP = 10**8
 
 
@@ -88,6 +90,7 @@ class FakeChain:
         self.base_fee = base_fee
         self.evm = Evm()
         self.blocks = [Block(0, self._hash(), start, base_fee, self._deployed(start), 0)]
+        self._read: dict[bytes, State] = {}
         self.pool: dict[str, Transaction] = {}
         self.known: dict[str, Transaction] = {}
         #: Answers come from so many blocks ago: a node that lags.
@@ -175,11 +178,11 @@ class FakeChain:
 
     def nonce(self, address: str) -> int:
         """How many transactions an account has sent."""
-        return self._after(self.head).nonce(address)
+        return self._reading(self.head).nonce(address)
 
     def ether(self, address: str) -> int:
         """An account's wei."""
-        return self._after(self.head).ether(address)
+        return self._reading(self.head).ether(address)
 
     def balance(self, account: str) -> int:
         """An account's free credit in the contract, wei."""
@@ -219,6 +222,14 @@ class FakeChain:
     def _after(self, block: Block, *, seconds: int = 0) -> State:
         """The state that a block leaves, as something sees it that runs so long after it."""
         return self.evm.at(block.root, Moment(block.number, block.timestamp + seconds, block.base_fee))
+
+    def _reading(self, block: Block) -> State:
+        """The state that a block leaves, to look at: its accounts are read once."""
+        if block.root not in self._read:
+            if len(self._read) >= STATES_MOST:
+                self._read.clear()
+            self._read[block.root] = self._after(block)
+        return self._read[block.root]
 
     def _include(self, block: Block, tx: Transaction, done: Done) -> None:
         block.transactions.append(tx.hash)
@@ -284,19 +295,19 @@ class FakeChain:
         }
 
     def _on_eth_getTransactionCount(self, address: str, at: str) -> str:
-        return hex(self._state(at).nonce(address))
+        return hex(self._reading(self._block(at)).nonce(address))
 
     def _on_eth_getBalance(self, address: str, at: str) -> str:
-        return hex(self._state(at).ether(address))
+        return hex(self._reading(self._block(at)).ether(address))
 
     def _on_eth_getCode(self, address: str, at: str) -> str:
-        return "0x" + self._state(at).code(address).hex()
+        return "0x" + self._reading(self._block(at)).code(address).hex()
 
-    def _state(self, at: str, *, seconds: int = 0) -> State:
+    def _block(self, at: str) -> Block:
         block = self._at(at)
         if block is None:
             raise RpcSaid(-32000, "block not found")
-        return self._after(block, seconds=seconds)
+        return block
 
     def _on_eth_getTransactionReceipt(self, hash_: str) -> dict[str, Any] | None:
         return next((block.receipts[hash_] for block in self._seen if hash_ in block.receipts), None)
@@ -312,7 +323,7 @@ class FakeChain:
         return hex(self._try(request, "latest").gas_used)
 
     def _try(self, request: Mapping[str, Any], at: str) -> Done:
-        state, value = self._state(at, seconds=BLOCK_S), int(request.get("value", "0x0"), 16)
+        state, value = self._after(self._block(at), seconds=BLOCK_S), int(request.get("value", "0x0"), 16)
         data = bytes.fromhex(request["data"][2:])
         try:
             done = state.call(sender=request.get("from", NO_ADDRESS), to=request["to"], data=data, value=value)
@@ -323,7 +334,7 @@ class FakeChain:
         return done
 
     def _on_eth_sendRawTransaction(self, raw: str) -> str:
-        tx, state = Transaction.read(bytes.fromhex(raw[2:])), self._after(self.head)
+        tx, state = Transaction.read(bytes.fromhex(raw[2:])), self._reading(self.head)
         if tx.hash in self.pool:
             raise RpcSaid(-32000, f"Known transaction: {tx.hash}")
         if tx.gas > GAS_MOST:

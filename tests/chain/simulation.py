@@ -16,6 +16,7 @@ from pathlib import Path
 from uuid import UUID
 
 import structlog
+from sqlalchemy import text
 
 from rendezvous.chain.audit import compare
 from rendezvous.chain.escrow import TaskState
@@ -45,6 +46,7 @@ from swarm.model import TERMINAL, Status, TaskId
 from swarm.vouchers import chain_task_id
 from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, address_of, signer_of
 from tests.chain.faults import Between, Killed
+from tests.chain.planted import Bug, plant
 from tests.rendezvous.ledger_world import World, new_task
 
 ROOT = address_of("root")
@@ -54,6 +56,15 @@ REWARDS = (10**15, 2 * 10**15, 7)
 REJECTS = bytes.fromhex("60006000fd")
 #: Rounds and blocks that healing may take: a parked item waits for minutes, which are many blocks.
 HEALING_MOST = 80
+#: The transaction of these bytes, and the nonces of others that do the same and may still do it.
+SENT = text(
+    "SELECT t.nonce, t.state, (SELECT group_concat(other.nonce) FROM transactions other "
+    "WHERE other.data = t.data AND length(t.data) > 4 AND other.nonce <> t.nonce "
+    "AND other.state NOT IN ('reverted', 'abandoned')) AS others "
+    "FROM attempts a JOIN transactions t ON t.sender = a.sender AND t.nonce = a.nonce WHERE a.raw = :raw"
+)
+#: Rounds in which a sender may find something to do, while the chain stands still.
+ROUNDS_MOST = 50
 
 
 class Simulation:
@@ -63,14 +74,18 @@ class Simulation:
         seed: all of its chance.
         directory: where its ledger is.
         tell: gets a line for each step, when a seed is replayed.
+        bug: what is wrong with the outbox in this life.
     """
 
-    def __init__(self, seed: int, directory: Path, *, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, directory: Path, *, tell: Callable[[str], None] | None = None, bug: Bug | None = None
+    ) -> None:
         self.rng = random.Random(seed)
         self.tell = tell or (lambda _line: None)
         self.counts: Counter[str] = Counter()
         rng = self.rng
         self.world = World(directory / "ledger.sqlite", LedgerSettings(host_rate_per_s=0, payer=ROOT))
+        self.sender_kind = plant(bug, self.world.core)
         self.chain = FakeChain(random.Random(rng.random()))
         self.chain.give(ROOT, (1000 if rng.random() < 0.9 else 1) * ETHER)
         self.between = Between(self.chain)
@@ -242,7 +257,7 @@ class Simulation:
                 kind=kind,
                 key=f"money-{self.deposits}",
                 sender=ROOT,
-                amount_wei=self.rng.choice(REWARDS),
+                amount_wei=self.rng.choice(REWARDS) + self.deposits,  # no two are the same transaction
                 payee=address_of("bank"),
             )
         )
@@ -292,7 +307,7 @@ class Simulation:
 
     def new_sender(self) -> TransactionSender:
         """Another process with the key."""
-        return TransactionSender(
+        return self.sender_kind(
             self.books,
             self.between,
             signer_of("root"),
@@ -333,8 +348,7 @@ class Simulation:
             self.world.cancel(*left)
         for _ in range(HEALING_MOST):
             self.world.later(60.0)
-            while await self.one_round():
-                pass
+            await self.rounds()
             row = self.world.reader.sender(ROOT)
             if row is not None and row.stopped is not None:
                 assert self.foreign or self.rules.doubt_s == 0, row.stopped
@@ -345,6 +359,13 @@ class Simulation:
             if self.is_quiet():
                 return
         raise AssertionError(f"it didn't come to an end: {[each for each in self.intents() if not ended(each)][:3]}")
+
+    async def rounds(self) -> None:
+        """Let the sender work until nothing moves."""
+        for _ in range(ROUNDS_MOST):
+            if not await self.one_round():
+                return
+        raise AssertionError("the sender never rests")
 
     def is_quiet(self) -> bool:
         """Whether nothing is left to do, also for those who only watch."""
@@ -359,9 +380,12 @@ class Simulation:
     # ── what must hold ────────────────────────────────────────────────────────────────────────────────────────────
 
     def check_sent(self, raw: str) -> None:
-        """Whatever is sent was stored before."""
-        stored = self.world.value(f"SELECT count(*) FROM attempts WHERE lower(hex(raw)) = '{raw[2:]}'")  # noqa: S608
-        assert stored == 1, "bytes were sent that aren't in the ledger"
+        """Whatever is sent was stored before, and one intent has one nonce, until that brought nothing for good."""
+        with self.world.reading.connect() as connection:
+            found = connection.execute(SENT, {"raw": bytes.fromhex(raw[2:])}).all()
+        assert len(found) == 1, "bytes were sent that aren't in the ledger"
+        nonce, state, others = found[0]
+        assert others is None, f"what nonce {nonce} ({state}) does is under way with nonce {others} too"
 
     def check_signed(self, entry: Signed) -> None:
         """A payment is signed only when its funding is final."""
@@ -416,6 +440,10 @@ class Simulation:
                 owed[intent.payee or ""] += intent.amount_wei
             if intent.kind.slot == "settle" and intent.state is IntentState.DONE:
                 settled[intent.key] += 1
+        withdrawn = [event.args["amount"] for event in events if event.name == "Withdrawn"]
+        assert sorted(withdrawn) == sorted(
+            each.amount_wei for each in intents if each.kind is IntentKind.WITHDRAW and each.state is IntentState.DONE
+        )
         for worker in self.workers:
             assert chain.ether(worker.address) + chain.balance(worker.address) == owed[worker.address]
         fundings = [intent for intent in intents if intent.kind is IntentKind.CREATE]
