@@ -35,7 +35,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.peer_thread import PeerPlan, PeerThread
 from rendezvous.policy.pacing import HOST_BURST
 from rendezvous.settings import RootSettings
-from rendezvous.sockets import check_bind, listen, peer_address, peer_port, rpc_multiaddr
+from rendezvous.sockets import claim_bind, listen, peer_address, peer_port, rpc_multiaddr
 from rendezvous.store import open_store
 from rendezvous.wiring import (
     Place,
@@ -101,8 +101,11 @@ async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop:
         LedgerUnavailable: the database can't be reached at the start.
     """
     quieten_strangers()
-    check_bind(settings)
-    async with open_door(settings, stop=stop) as opened:
+    settings, held = claim_bind(settings)
+    async with contextlib.AsyncExitStack() as stack:
+        if held is not None:
+            stack.enter_context(held)
+        opened = await stack.enter_async_context(open_door(settings, stop=stop))
         if opened.peer is not None:
             await opened.peer.ready()
         runner = web.AppRunner(
@@ -114,7 +117,7 @@ async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop:
         )
         await runner.setup()
         try:
-            site = await listen(settings, runner)
+            site = await listen(settings, runner, held)
             ready(await _ready(opened))
             log.info("root_started", door=settings.url, admission=opened.charter.admission, p2p=settings.p2p)
             await stop.wait()

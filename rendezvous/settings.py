@@ -113,7 +113,9 @@ class RootSettings:
     """A root."""
 
     data: Path = setting("the root's data directory: keys, ledger, blocks", default=DEFAULT_DATA, parse=directory)
-    bind: Bind = setting("where the door listens", default=Bind(host="127.0.0.1", port=8765), parse=_bind)
+    bind: Bind = setting(
+        "where the door listens; port 0 is a free one", default=Bind(host="127.0.0.1", port=8765), parse=_bind
+    )
     public_url: str | None = setting("the URL that workers and requesters reach the door at", default=None, parse=_url)
     tls_cert: Path | None = setting("the door's certificate chain, PEM", default=None, parse=directory)
     tls_key: Path | None = setting("the certificate's key, PEM", default=None, parse=directory)

@@ -9,35 +9,27 @@ import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import attrs
 import structlog
 from aiohttp import web
 
 from rendezvous.settings import Bind, RootSettings
 from swarm.errors import ConfigurationError
 
-__all__ = ["check_bind", "listen", "peer_address", "peer_port", "rpc_multiaddr"]
+__all__ = ["claim_bind", "listen", "peer_address", "peer_port", "rpc_multiaddr"]
 
 log = structlog.get_logger()
 
 
-async def listen(settings: RootSettings, runner: web.AppRunner) -> web.TCPSite:
-    """Open the door's socket.
-
-    Raises:
-        ConfigurationError: it can't be opened, or the certificate can't be used.
-    """
-    bind = settings.bind
-    tls = _tls(settings.tls_cert, settings.tls_key)
-    site = web.TCPSite(runner, bind.host, bind.port, ssl_context=tls, reuse_address=True)
-    try:
-        await site.start()
-    except OSError as fault:
-        raise _cannot_listen(bind, fault) from fault
-    return site
-
-
-def check_bind(settings: RootSettings) -> None:
+def claim_bind(settings: RootSettings) -> tuple[RootSettings, socket.socket | None]:
     """Find out early whether the door will be able to listen, before the peer has met anybody; warn where it is open.
+
+    Port 0 stands for a free one: it is taken here, so that whatever says where the door is says the real port.
+
+    *Resource handling*: the socket is the caller's to close.
+
+    Returns:
+        The settings with the real port, and the socket that holds it; None where ``listen`` opens one itself.
 
     Raises:
         ConfigurationError: it won't.
@@ -45,13 +37,38 @@ def check_bind(settings: RootSettings) -> None:
     bind = settings.bind
     if not bind.is_loopback and settings.tls_cert is None:
         log.warning("door_without_tls", bind=f"{bind.host}:{bind.port}", todo="--tls-cert and --tls-key, or a proxy")
-    try:
-        family, _, _, _, address = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with contextlib.ExitStack() as stack:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM)[0]
+            probe = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+        except OSError as fault:
+            raise _cannot_listen(bind, fault) from fault
+        if bind.port != 0:
+            return settings, None
+        stack.pop_all()
+        return attrs.evolve(settings, bind=attrs.evolve(bind, port=probe.getsockname()[1])), probe
+
+
+async def listen(settings: RootSettings, runner: web.AppRunner, held: socket.socket | None) -> web.BaseSite:
+    """Open the door's socket, or listen at the one that ``claim_bind`` holds.
+
+    Raises:
+        ConfigurationError: it can't be opened, or the certificate can't be used.
+    """
+    bind = settings.bind
+    tls = _tls(settings.tls_cert, settings.tls_key)
+    site: web.BaseSite
+    if held is not None:
+        site = web.SockSite(runner, held, ssl_context=tls)
+    else:
+        site = web.TCPSite(runner, bind.host, bind.port, ssl_context=tls, reuse_address=True)
+    try:
+        await site.start()
     except OSError as fault:
         raise _cannot_listen(bind, fault) from fault
+    return site
 
 
 def _cannot_listen(bind: Bind, fault: OSError) -> ConfigurationError:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import ssl
 import stat
@@ -134,6 +135,25 @@ async def test_a_root_with_a_peer_tells_its_addresses_and_keeps_its_port(tmp_pat
     assert seen[0] == seen[1]
     assert seen[0][0].startswith("/ip4/127.0.0.1/tcp/")
     assert "Traceback" not in running.log.read_text()
+
+
+async def test_a_root_at_port_0_says_the_real_ports_everywhere(tmp_path: Path) -> None:
+    options = ("--bind", "127.0.0.1:0", "--p2p-listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "off")
+    async with root(tmp_path, *options) as running:
+        settings, _ = verify_settings(await settings_of(running.ready), key_id=None)
+        door = running.ready["door"]
+        assert parse_join_link(running.ready["join_link"]).url == door
+        assert settings.swarm.doors == (door,)
+        assert settings.peer is not None
+        assert settings.peer.ipfs == f"/ip4/127.0.0.1/tcp/{door.rpartition(':')[2]}/http"
+        invited = await run(tmp_path, "invite", "--data", str(tmp_path / "data"))
+        profile = json.loads((tmp_path / "config" / "swarm" / "profile.json").read_text())
+        named = (door, *settings.peer.addrs, invited.out.partition("#")[0], profile["url"])
+    assert profile["url"] == door
+    assert invited.out.startswith(f"{door}/join#")
+    assert len(named) == 4
+    for place in named:
+        assert not re.search(r"(:|/tcp/)0\b", place), place
 
 
 async def test_a_second_root_on_the_same_directory_is_refused(tmp_path: Path) -> None:
