@@ -30,6 +30,7 @@ from rendezvous.door.ipfs_rpc import add_ipfs_routes
 from rendezvous.door.resources import Door
 from rendezvous.door.site import Charter
 from rendezvous.door.strangers import quieten_strangers
+from rendezvous.intake import open_intakes
 from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.peer_thread import PeerPlan, PeerThread
@@ -141,6 +142,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
     Raises:
         ConfigurationError: the settings contradict each other, or the directory can't be used.
         LedgerUnavailable: the database can't be reached.
+        QueueUnreachable: the Redis of an intake can't be reached.
     """
     settings.check()
     async with contextlib.AsyncExitStack() as stack:
@@ -183,11 +185,21 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
             signer=signer,
         )
         stack.push_async_callback(save_workers, door)
+        intakes = await stack.enter_async_context(
+            open_intakes(
+                settings.intake,
+                ledger,
+                door.metrics,
+                network_id=charter.network_id,
+                paid=charter.ethereum is not None,
+            )
+        )
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
         jobs = [save_workers_often(door), door.sessions.recheck(door), door.pacer.run()]
         if pay_desk is not None:
             jobs.append(pay_desk.run())
+        jobs += [intake.run() for intake in intakes]
         announcer, woken = None, asyncio.Event()
         if peer is not None:
             announcer = Announcer(door.fleet, root=charter.key_id, epoch=time.time_ns(), clock=time.monotonic)

@@ -142,6 +142,13 @@ class RootSettings:
         parse=number(0.0, 100_000.0),
         unit="1/s",
     )
+    intake: tuple[str, ...] = setting(
+        "a Redis queue that is drained into the ledger, such as redis://127.0.0.1:6379/0?queue=pages; may be given "
+        "several times",
+        parse=text,
+        many=True,
+        secret=True,
+    )
     first_lease: float = setting(
         "the lease of a kind that has no samples yet", default=60.0, parse=duration_s, unit="s"
     )

@@ -20,6 +20,7 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "swarm_nudges_total": ("counter", "Nudges sent over sessions."),
     "swarm_ledger_events_total": ("counter", "Rows of the history written since start, by move."),
     "swarm_announcements_total": ("counter", "Gossip messages sent."),
+    "swarm_intake_total": ("counter", "Messages of --intake, by outcome (created, duplicate, dead)."),
     "swarm_tasks": ("gauge", "Tasks in the ledger, by status."),
     "swarm_workers": ("gauge", "Known workers, by state (ready, busy, offline)."),
     "swarm_sessions": ("gauge", "Open sessions of workers."),

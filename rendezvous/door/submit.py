@@ -33,7 +33,7 @@ from swarm.wire import (
     encode,
 )
 
-__all__ = ["IDEMPOTENCY_KEY", "prepare", "submit"]
+__all__ = ["IDEMPOTENCY_KEY", "TASKS_A_SLICE", "check_reward", "prepare", "submit"]
 
 IDEMPOTENCY_KEY: Final = Query(
     name="Idempotency-Key", help="Up to 128 visible ASCII characters; the same key with the same body submits once."
@@ -63,13 +63,9 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
         checked = prepare(task, job=job)
         if isinstance(checked, Refusal):
             return Refusal(checked.code, f"tasks[{number}]: {checked.message}", details=checked.details)
-        if checked.reward_wei and not paid:
-            return Refusal(
-                RefusalCode.UNPAID_SWARM,
-                f"tasks[{number}]: this swarm has no contract, so nobody can be paid: submit without rewards",
-            )
-        if checked.reward_wei > MAX_WEI:
-            return Refusal(RefusalCode.BAD_REQUEST, f"tasks[{number}]: a reward is at most {MAX_WEI} wei")
+        unpayable = check_reward(checked, paid=paid)
+        if unpayable is not None:
+            return Refusal(unpayable.code, f"tasks[{number}]: {unpayable.message}")
         prepared.append(checked)
         if number % TASKS_A_SLICE == TASKS_A_SLICE - 1:
             await asyncio.sleep(0)
@@ -95,6 +91,18 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
         ),
         warnings=tuple(islice(dict.fromkeys(_warnings(door, submission.tasks)), MAX_WARNINGS)),
     )
+
+
+def check_reward(task: PreparedTask, *, paid: bool) -> Refusal | None:
+    """Refuse a reward that this swarm can't pay."""
+    if task.reward_wei and not paid:
+        return Refusal(
+            RefusalCode.UNPAID_SWARM,
+            "this swarm has no contract, so nobody can be paid: submit without rewards",
+        )
+    if task.reward_wei > MAX_WEI:
+        return Refusal(RefusalCode.BAD_REQUEST, f"a reward is at most {MAX_WEI} wei")
+    return None
 
 
 def prepare(task: NewTask, *, job: JobId) -> PreparedTask | Refusal:

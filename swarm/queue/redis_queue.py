@@ -116,7 +116,7 @@ class RedisQueue:
         self.where: Final = where
         self._visible_s: Final = visible_s
         self._front: Final = front
-        self._kind: Final = kind
+        self.kind: Final = kind
         self._rules: Final = (max_deliveries, int(visible_s * 1000))
         self._keys: Final = [name, *(f"{{{name}}}:{key}" for key in redis_scripts.KEYS)]
         self._redis: Final = connect(where)
@@ -178,7 +178,7 @@ class RedisQueue:
             if not raw:
                 return None
             try:
-                task = parse_message(raw[0].message, kind=self._kind).task
+                task = parse_message(raw[0].message, kind=self.kind).task
             except MalformedInput as fault:
                 self.bury(raw[0], f"{MALFORMED}: {fault}")
                 continue
@@ -276,8 +276,8 @@ class RedisQueue:
             for page in _batches(ids):
                 with self._gate.call(), faults_of(self.where):
                     messages: Any = self._redis.hmget(self._key("tasks"), page)
-                yield from _lines(zip(page, messages, strict=True), self._kind)
-        yield from _lines(((None, message) for message in self._inbox()), self._kind)
+                yield from _lines(zip(page, messages, strict=True), self.kind)
+        yield from _lines(((None, message) for message in self._inbox()), self.kind)
 
     def _inbox(self) -> Sequence[bytes]:
         """What other programs pushed and nobody popped, the next one first."""

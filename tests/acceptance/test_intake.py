@@ -1,0 +1,41 @@
+"""A producer that knows only Redis feeds the swarm; the root is killed while it drains: each message is one task."""
+
+from __future__ import annotations
+
+import random
+
+from tests.acceptance.harness import Scene, until
+from tests.redis_server import RedisServer, running_redis
+
+MESSAGES = 5_000
+KILLS = 3
+
+
+def done(redis: RedisServer) -> int:
+    """How many messages were acknowledged."""
+    return int(redis.client.hget("{pages}:totals", "done") or 0)
+
+
+def test_a_root_killed_while_it_drains_a_queue_takes_each_message_once(scene: Scene) -> None:
+    (scene.directory / "redis").mkdir()
+    rng = random.Random(5)
+    with running_redis(scene.directory / "redis") as redis:
+        intake = f"{redis.url}?queue=pages&visible=500ms&dedupe=off&backlog=1000000"
+        root = scene.root("--p2p", "off", "--intake", intake)
+        in_its_hands = 0
+        for kill in range(1, KILLS + 1):
+            # the same page each time: nothing but a message's own id tells them apart
+            redis.client.lpush("pages", *(["https://site.invalid/"] * MESSAGES))
+            enough = MESSAGES * (kill - 1) + rng.randrange(1, MESSAGES // 2)
+            until(lambda enough=enough: done(redis) >= enough or None, 30.0, "some to be acknowledged")
+            root.kill()
+            in_its_hands += redis.client.zcard("{pages}:flight")
+            assert done(redis) < MESSAGES * kill, "it was killed too late to show anything"
+            root.start()
+            total = MESSAGES * kill
+            until(lambda total=total: done(redis) >= total or None, 60.0, "the rest", guard=[root.process])
+        assert in_its_hands > 0
+        status = root.door.call("GET", "/v1/status").ok()
+        assert sum(status["tasks"].values()) == MESSAGES * KILLS
+        assert redis.client.llen("{pages}:dead") == 0
+        assert redis.client.zcard("{pages}:flight") == 0
