@@ -92,7 +92,18 @@ def init(**given: Any) -> None:
         click.echo("keep a copy of swarm.key: who loses it loses the swarm")
 
 
-@cli.command(name="run")
+@cli.command(
+    name="run",
+    epilog="""\b
+Examples:
+  # a swarm on this machine
+  swarm-root run
+  # … that programs feed by LPUSH pages https://example.com/
+  swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=pages'
+  # … that takes scrapy-redis' start URLs, each push a new visit, for alice
+  swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=news:start_urls&owner=alice&dedupe=off'
+""",
+)
 @options()
 def run_root(**given: Any) -> None:
     """Run the root until it is told to stop (SIGINT or SIGTERM)."""
