@@ -23,6 +23,7 @@ from rendezvous.door.limits import Limits, RateLimiter
 from rendezvous.door.metrics import Metrics
 from rendezvous.door.notify import Notifier
 from rendezvous.door.pacer import Pacer
+from rendezvous.door.readiness import Readiness
 from rendezvous.door.resources import Door
 from rendezvous.door.robots import HostPaces
 from rendezvous.door.session import Sessions
@@ -157,6 +158,7 @@ async def build_door(
         sessions=Sessions(),
         limiter=RateLimiter(Limits(), clock=time.monotonic),
         metrics=metrics,
+        readiness=Readiness(ledger, clock=time.monotonic),
         trusted_proxies=settings.trusted_proxy,
         clock=time.monotonic,
         wall=ledger.now,

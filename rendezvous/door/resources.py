@@ -18,6 +18,7 @@ from swarm.wire import RobotsAnswer
 
 if TYPE_CHECKING:
     from rendezvous.door.pacer import Pacer
+    from rendezvous.door.readiness import Readiness
     from rendezvous.door.robots import HostPaces
     from rendezvous.door.session import Sessions
     from rendezvous.door.site import Site
@@ -85,6 +86,7 @@ class Door:
     sessions: Sessions
     limiter: RateLimiter
     metrics: Metrics
+    readiness: Readiness
     trusted_proxies: tuple[Network, ...]
     clock: Callable[[], float]
     wall: Callable[[], float]

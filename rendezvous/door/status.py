@@ -11,11 +11,9 @@ from aiohttp import web
 
 from rendezvous.door.admin import ActView, act_view
 from rendezvous.door.call import Call, Shown
-from rendezvous.door.envelope import refusal_of
 from rendezvous.door.metrics import CONTENT_TYPE, render
 from rendezvous.door.resources import Door
 from swarm import __version__
-from swarm.errors import SwarmError
 from swarm.model import Refusal, RefusalCode, Status
 from swarm.wire import Answer, encode
 
@@ -133,18 +131,11 @@ async def healthz(door: Door, call: Call) -> Health:
 
 
 async def readyz(door: Door, call: Call) -> Shown | Refusal:
-    """The root can take work: it isn't stopping, and its ledger answers."""
+    """The root can take work: it isn't stopping, and its ledger can be written."""
     del call
     if door.is_stopping():
         return Refusal(RefusalCode.SHUTTING_DOWN, "the root is stopping")
-    try:
-        await door.ledger.read(lambda reader: reader.last_event_id())
-    except SwarmError as fault:
-        refusal = refusal_of(fault)
-        if refusal is None:
-            raise
-        return refusal
-    return Shown(value=Health(status="ready"))
+    return await door.readiness.check() or Shown(value=Health(status="ready"))
 
 
 async def metrics(door: Door, call: Call) -> web.Response:

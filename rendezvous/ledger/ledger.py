@@ -43,6 +43,7 @@ from rendezvous.ledger.ops import (
     LiftQuarantine,
     Op,
     Pause,
+    Probe,
     PutInvite,
     PutKey,
     Quarantine,
@@ -154,7 +155,9 @@ class Ledger:
     @overload
     async def call(self, op: Enrol) -> Refusal | None: ...
     @overload
-    async def call(self, op: PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers | KeepAcceptance) -> None: ...
+    async def call(
+        self, op: Probe | PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers | KeepAcceptance
+    ) -> None: ...
     @overload
     async def call(self, op: ClaimSender) -> Sender | SenderHeld: ...
     @overload

@@ -281,6 +281,10 @@ class Rearm(_Value, frozen=True, kw_only=True):
     """
 
 
+class Probe(_Value, frozen=True, kw_only=True):
+    """Write a number that nobody reads: whether the ledger can write at all. Answer: None."""
+
+
 class Forget(_Value, frozen=True, kw_only=True):
     """Delete finished tasks that have been archived, with their history. Answer: int, how many were deleted.
 
@@ -549,6 +553,7 @@ Op = (
     | Replay
     | Sweep
     | Rearm
+    | Probe
     | Forget
     | HoldHost
     | SetHostPace

@@ -34,6 +34,7 @@ from rendezvous.ledger.ops import (
     LiftQuarantine,
     Op,
     Pause,
+    Probe,
     PutInvite,
     PutKey,
     Quarantine,
@@ -184,6 +185,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(Pause, lambda op: acts.pause(unit, lines, op))
     each(Resume, lambda op: acts.resume(unit, lines, op))
     each(ApproveVersion, lambda op: acts.approve(unit, op))
+    each(Probe, lambda _: _probe(unit))
     each(Rearm, lambda _: clock.rearm(unit))
     each(Sweep, lambda _: clock.sweep(unit, lines))
     together(Submit, lambda batch: submit(unit, lines, batch))
@@ -199,6 +201,10 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     together(TakeTurn, lambda batch: _take_turns(unit, lines, batch))
     each(Forget, lambda op: clock.forget(unit, op))
     return answers
+
+
+def _probe(unit: Unit) -> None:
+    unit.next("probe")
 
 
 def _take_turns(unit: Unit, lines: Lines, ops: Sequence[TakeTurn]) -> list[Any]:

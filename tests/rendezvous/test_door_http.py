@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,10 +24,31 @@ from rendezvous.door.call import ANYONE
 from rendezvous.door.envelope import STATUS_OF
 from rendezvous.door.limits import Limits, RateLimiter
 from rendezvous.door.openapi import docs_page, openapi
+from rendezvous.door.readiness import GOOD_FOR_S
 from rendezvous.door.routes import ROUTES
 from swarm.errors import LedgerUnavailable
 from swarm.model import Role
 from tests.rendezvous.door_harness import Stage, door
+
+NOOP_TASK = {"kind": "noop", "urls": ["http://h.example/"]}
+
+
+@contextlib.contextmanager
+def no_room_for(directory: Path) -> Iterator[None]:
+    """Let the ledger's log not grow by a byte, as on a full disk; what is written can be read."""
+    (log,) = directory.rglob("*-wal")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def probes_written(directory: Path) -> int:
+    """How often the ledger was tried."""
+    with contextlib.closing(sqlite3.connect(next(directory.rglob("ledger.sqlite")))) as ledger:
+        return int(ledger.execute("SELECT value FROM counters WHERE name = 'probe'").fetchone()[0])
 
 
 async def test_probes_answer_without_a_key(tmp_path: Path) -> None:
@@ -35,6 +59,35 @@ async def test_probes_answer_without_a_key(tmp_path: Path) -> None:
             reply = await stage.anyone.get(page)
             assert reply.status == 200
             assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+
+
+async def test_a_root_on_a_full_disk_is_not_ready_though_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with door(tmp_path) as stage:
+        now = 0.0
+        readiness = stage.door.readiness
+        monkeypatch.setattr(readiness, "_clock", lambda: now)
+        assert (await stage.anyone.get("/readyz")).status == 200
+        with no_room_for(tmp_path):
+            assert (await stage.anyone.get("/readyz")).status == 200  # asked again at once: the last answer
+            now += GOOD_FOR_S
+            reply = await stage.anyone.get("/readyz")
+            assert (reply.status, reply.code) == (503, "ledger_unavailable")
+            submitted = await stage.operator.post("/v1/tasks", {"tasks": [NOOP_TASK]})
+            assert (submitted.status, submitted.code) == (503, "ledger_unavailable")
+            assert (await stage.operator.get("/v1/status")).status == 200
+            assert (await stage.anyone.get("/healthz")).status == 200
+        now += GOOD_FOR_S
+        assert (await stage.anyone.get("/readyz")).data == {"status": "ready"}
+
+
+async def test_many_who_ask_whether_the_root_is_ready_cost_one_write(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(stage.anyone.get("/readyz")) for _ in range(20)]
+        assert {task.result().status for task in asked} == {200}
+        assert probes_written(tmp_path) == 1
 
 
 async def test_settings_may_be_cached_for_half_a_minute(tmp_path: Path) -> None:

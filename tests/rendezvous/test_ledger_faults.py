@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.migrate import migrate
-from rendezvous.ledger.ops import LeaseRef, PutKey, Submit, TakeTurn
+from rendezvous.ledger.ops import LeaseRef, Probe, PutKey, Submit, TakeTurn
 from rendezvous.ledger.transitions import LedgerCore
 from swarm.errors import ConfigurationError, LedgerUnavailable
 from swarm.model import Role, Status
@@ -160,6 +160,16 @@ def test_a_full_disk_is_unavailable_for_all_and_passes(file_world: World) -> Non
     world.core.close()  # the limit was the connection's
     assert world.do(big).tasks[0][1] is True
     assert world.complete(ALICE, lease) is Status.COMPLETED
+
+
+def test_a_probe_writes_and_moves_nothing(world: World) -> None:
+    task = world.one()
+    before = world.reader.last_event_id()
+    for times in (1, 2):
+        assert world.do(Probe()) is None
+        assert world.value("SELECT value FROM counters WHERE name = 'probe'") == times
+    assert world.reader.last_event_id() == before
+    assert world.task(task).status == "pending"
 
 
 def test_a_locked_database_is_unavailable_and_passes(tmp_path: Path) -> None:
