@@ -172,6 +172,15 @@ def targets(move: Move) -> frozenset[Status]:
     return MOVES[move].targets
 
 
+class Settle(enum.StrEnum):
+    """How the tasks of a job are paid for: fixed when the job is made."""
+
+    #: Each task is funded on the chain and paid by itself (path A).
+    TASK = "task"
+    #: Vouchers on a channel of each worker (path B).
+    CHANNEL = "channel"
+
+
 class Reason(enum.StrEnum):
     """Why an execution or a task failed. Executors may add their own words of the same shape (DESIGN §8)."""
 

@@ -23,9 +23,11 @@ from swarm.words import WORD_BYTES, address_word, keccak, uint_word, word
 __all__ = [
     "EMPTY_TASKS_ROOT",
     "MAX_WEI",
+    "SIGNATURE_BYTES",
     "Escrow",
     "Voucher",
     "chain_task_id",
+    "compact_signature",
     "next_tasks_root",
     "sign_voucher",
     "voucher_digest",
@@ -148,6 +150,22 @@ def sign_voucher(escrow: Escrow, voucher: Voucher, requester_key: bytes) -> byte
     signed = Account.unsafe_sign_hash(voucher_digest(escrow, voucher), private_key=requester_key)
     parity = signed.v - 27
     return uint_word(signed.r, bits=256) + uint_word(signed.s | parity << _PARITY_SHIFT, bits=256)
+
+
+def compact_signature(signature: str) -> bytes:
+    """The r and vs, 64 bytes, of an Ethereum signature (0x, then r, s, v).
+
+    Raises:
+        MalformedInput: it is none.
+    """
+    try:
+        raw = bytes.fromhex(signature.removeprefix("0x"))
+    except ValueError as fault:
+        raise MalformedInput("a signature is hexadecimal") from fault
+    if len(raw) != SIGNATURE_BYTES + 1 or raw[-1] not in (27, 28):
+        raise MalformedInput("a signature has r, s, and a v of 27 or 28")
+    s = int.from_bytes(raw[WORD_BYTES:SIGNATURE_BYTES])
+    return raw[:WORD_BYTES] + uint_word(s | (raw[-1] - 27) << _PARITY_SHIFT, bits=256)
 
 
 def voucher_signer(escrow: Escrow, voucher: Voucher, signature: bytes) -> Address | None:

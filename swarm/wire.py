@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from swarm.errors import MalformedInput
+from swarm.model import Settle
 
 #: Where a signature will stand.
 UNSIGNED: Final = "0x" + "00" * 65
@@ -31,6 +32,8 @@ MAX_GOSSIP_BYTES: Final = 60_000
 MAX_OFFERS_PER_MESSAGE: Final = 100
 MAX_CLOSED_PER_MESSAGE: Final = 1_000
 MAX_SLOTS: Final = 256
+#: Tasks that one voucher lists; who missed more gets several, one a turn.
+MAX_VOUCHER_TASKS: Final = 256
 #: Fences, sequence numbers and the like fit SQLite's and PostgreSQL's integers.
 MAX_INT: Final = 2**63 - 1
 #: The most frames that the interpreter may stack while a stranger's bytes are parsed. py_ecc, which the Ethereum
@@ -113,6 +116,9 @@ class Submission(Request, frozen=True):
     name: NameText | None = None
     #: The most that the rewards of a new job's tasks may come to, in this and later submissions.
     budget_wei: WeiText | None = None
+    #: How a new job's tasks are paid for, for good: each by itself (``task``, the default), or by vouchers on the
+    #: workers' channels.
+    settle: Settle | None = None
 
 
 class SubmittedTask(Answer, frozen=True):
@@ -143,6 +149,8 @@ class TaskBody(Answer, frozen=True):
     attempt: int = 1
     #: Which funding of the task this is: a completion is signed for it.
     generation: int | None = None
+    #: What it pays, where it is paid for by a voucher: who runs it holds the voucher to that.
+    voucher_wei: WeiText | None = None
 
 
 class TaskView(Answer, frozen=True):
@@ -192,6 +200,7 @@ class JobView(Answer, frozen=True):
     counts: dict[str, int]
     done: bool
     name: str | None = None
+    settle: Settle = Settle.TASK
 
 
 class EthereumSettings(Answer, frozen=True):
@@ -400,7 +409,8 @@ class Turn(Request, frozen=True):
     gossip: bool = False
     hello: Hello | None = None
     stats: Stats | None = None
-    vouchers_seen: Annotated[dict[str, str], Meta(max_length=64)] = {}
+    #: Of each payer's vouchers the last one that this worker has, by its amount.
+    vouchers_seen: Annotated[dict[AddressText, WeiText], Meta(max_length=64)] = {}
 
 
 class ErrorBody(Answer, frozen=True):
@@ -440,6 +450,32 @@ class Renewed(Answer, frozen=True):
     lease_s: Seconds
 
 
+class VoucherTask(Answer, frozen=True, kw_only=True):
+    """A task that a voucher pays for."""
+
+    task: TaskIdText
+    generation: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    result: CidText
+    reward_wei: WeiText
+
+
+class SignedVoucher(Answer, frozen=True, kw_only=True):
+    """All that a payer ever owed to a payee, signed: anyone may have it paid out by the contract."""
+
+    chain_id: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    contract: AddressText
+    payer: AddressText
+    payee: AddressText
+    cumulative_wei: WeiText
+    #: The hash chain over the tasks paid for, 32 bytes.
+    tasks_root: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{64}$")]
+    #: r and vs (EIP-2098), 64 bytes.
+    signature: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{128}$")]
+    #: The amount of the voucher that ``tasks`` follow: that of the worker's last one, or 0.
+    since_wei: WeiText = "0"
+    tasks: Annotated[tuple[VoucherTask, ...], Meta(max_length=MAX_VOUCHER_TASKS)] = ()
+
+
 class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
     """The door's answer to a turn."""
 
@@ -456,7 +492,8 @@ class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
     live_workers: int = 0
     spread_s: Seconds = 0.0
     roots: tuple[str, ...] = ()
-    vouchers: tuple[Any, ...] = ()
+    #: What is owed to this worker since the voucher that it said it has.
+    vouchers: tuple[SignedVoucher, ...] = ()
 
 
 class TurnRefused(Answer, frozen=True, tag="refused", tag_field="frame"):

@@ -13,6 +13,7 @@ from typing import Any, Final
 import attrs
 
 from rendezvous.chain import escrow
+from rendezvous.chain.channels import all_channels, channel_differences
 from rendezvous.chain.escrow import ContractEvent
 from rendezvous.chain.rpc import Rpc
 from rendezvous.ledger.ledger import Ledger
@@ -66,7 +67,9 @@ async def audit(ledger: Ledger, rpc: Rpc, address: Address, *, contract: Address
     reading = {"to": contract, "data": "0x" + escrow.balance_call(address).hex()}
     balance_wei = escrow.decode_balance(await rpc.call("eth_call", reading, hex(block)))
     after = await _intents(ledger, address)
-    return compare(sender, before, after, events, balance_wei=balance_wei, block=block)
+    report = compare(sender, before, after, events, balance_wei=balance_wei, block=block)
+    channels = await all_channels(ledger, address)
+    return attrs.evolve(report, differences=(*report.differences, *channel_differences(channels, before, events)))
 
 
 async def _intents(ledger: Ledger, address: Address) -> list[Intent]:

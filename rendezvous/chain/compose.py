@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
 
 from rendezvous.chain import escrow
-from rendezvous.chain.escrow import Completion
+from rendezvous.chain.escrow import ChainChannel, Completion
 from rendezvous.ledger.money_ops import Intent, IntentKind
 from swarm.model import Address, Wei
 from swarm.vouchers import chain_task_id
@@ -37,7 +37,14 @@ class Composed:
     draw_wei: Wei = attrs.field(default=0, kw_only=True)
 
 
-def compose(intents: Sequence[Intent], purse: Purse, *, sender: Address, timestamp: int) -> Composed | None:
+def compose(
+    intents: Sequence[Intent],
+    purse: Purse,
+    *,
+    sender: Address,
+    timestamp: int,
+    channels: Mapping[Address, ChainChannel],
+) -> Composed | None:
     """The call that makes these intents true, or those of them that can be paid for.
 
     Args:
@@ -45,6 +52,7 @@ def compose(intents: Sequence[Intent], purse: Purse, *, sender: Address, timesta
         purse: what can be spent.
         sender: who calls.
         timestamp: of the newest block, Unix seconds.
+        channels: those that are to be funded, as a final block has them.
 
     Returns:
         None where they are true already.
@@ -58,6 +66,8 @@ def compose(intents: Sequence[Intent], purse: Purse, *, sender: Address, timesta
         draw_wei = min(total_wei, max(0, purse.escrow_wei))
         data = escrow.create_batch([chain_task(each) for each in chosen], reward_wei, timestamp + DEADLINE_S)
         return Composed(chosen, data, value_wei=total_wei - draw_wei, draw_wei=draw_wei)
+    if kind is IntentKind.FUND:
+        return _fund(intents, purse, channels)
     if kind is IntentKind.DEPOSIT:
         missing_wei = intents[0].amount_wei - purse.escrow_wei
         if missing_wei <= 0:
@@ -68,6 +78,28 @@ def compose(intents: Sequence[Intent], purse: Purse, *, sender: Address, timesta
         return Composed(tuple(intents), escrow.withdraw(to, amount_wei), draw_wei=amount_wei)
     ordered = tuple(sorted(intents, key=lambda each: (each.payee or "", each.n)))
     return Composed(ordered, escrow.complete_batch([_completion(each) for each in ordered]))
+
+
+def _fund(intents: Sequence[Intent], purse: Purse, channels: Mapping[Address, ChainChannel]) -> Composed | None:
+    """Bring channels to their targets, as far as there is money; those that have enough are left out."""
+    left_wei = max(0, purse.escrow_wei) + max(0, purse.wallet_wei)
+    chosen: list[Intent] = []
+    amounts: list[tuple[Address, Wei]] = []
+    enough = 0
+    for intent in intents:
+        payee = intent.payee or escrow.NO_ADDRESS
+        missing_wei = intent.amount_wei - channels[payee].held_wei
+        if missing_wei <= 0:
+            enough += 1
+        elif missing_wei <= left_wei:
+            left_wei -= missing_wei
+            chosen.append(intent)
+            amounts.append((payee, missing_wei))
+    if enough == len(intents):
+        return None
+    total_wei = sum(amount_wei for _, amount_wei in amounts)
+    draw_wei = min(total_wei, max(0, purse.escrow_wei))
+    return Composed(tuple(chosen), escrow.fund(amounts), value_wei=total_wei - draw_wei, draw_wei=draw_wei)
 
 
 def chain_task(intent: Intent) -> bytes:

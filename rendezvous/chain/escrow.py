@@ -22,6 +22,8 @@ from swarm.model import Address, Cid, Wei
 __all__ = [
     "MAX_REWARD_WEI",
     "NO_ADDRESS",
+    "NO_CHANNEL",
+    "ChainChannel",
     "ChainTask",
     "Completion",
     "ContractError",
@@ -30,14 +32,17 @@ __all__ = [
     "abi",
     "balance_call",
     "bytecode",
+    "channel_call",
     "complete_batch",
     "create_batch",
     "decode_balance",
+    "decode_channel",
     "decode_error",
     "decode_event",
     "decode_task",
     "deploy_data",
     "deposit",
+    "fund",
     "output_digest",
     "runtime_sha256",
     "task_call",
@@ -70,6 +75,30 @@ class ChainTask:
     reward_wei: Wei
     deadline: int
     state: TaskState
+
+
+@attrs.frozen(kw_only=True)
+class ChainChannel:
+    """A channel as the contract has it.
+
+    Args:
+        locked_wei: what is held now.
+        settled_wei: what was ever paid from it.
+        exit_at: when the payer may take the rest back (Unix seconds); 0 while it didn't ask.
+    """
+
+    locked_wei: Wei
+    settled_wei: Wei
+    exit_at: int
+
+    @property
+    def held_wei(self) -> Wei:
+        """What vouchers are covered up to."""
+        return self.locked_wei + self.settled_wei
+
+
+#: A channel that nobody ever funded.
+NO_CHANNEL: Final = ChainChannel(locked_wei=0, settled_wei=0, exit_at=0)
 
 
 @attrs.frozen(kw_only=True)
@@ -196,6 +225,11 @@ def deposit() -> bytes:
     return _call("deposit")
 
 
+def fund(amounts: Sequence[tuple[Address, Wei]]) -> bytes:
+    """Lock more on channels; an exit under way ends by it."""
+    return _call("fund", list(amounts))
+
+
 def withdraw(to: Address, amount_wei: Wei) -> bytes:
     """Take from the sender's balance."""
     return _call("withdraw", to, amount_wei)
@@ -204,6 +238,11 @@ def withdraw(to: Address, amount_wei: Wei) -> bytes:
 def task_call(requester: Address, task: bytes) -> bytes:
     """Ask for a task."""
     return _call("taskOf", requester, task)
+
+
+def channel_call(requester: Address, worker: Address) -> bytes:
+    """Ask for a channel."""
+    return _call("channelOf", requester, worker)
 
 
 def balance_call(account: Address) -> bytes:
@@ -231,6 +270,14 @@ def decode_task(answer: str) -> ChainTask:
 
     ((reward, deadline, state),) = decode(["(uint96,uint40,uint8)"], bytes.fromhex(answer[2:]))
     return ChainTask(reward_wei=reward, deadline=deadline, state=TaskState(state))
+
+
+def decode_channel(answer: str) -> ChainChannel:
+    """The answer to ``channel_call``."""
+    from eth_abi.abi import decode
+
+    ((locked, settled, exit_at),) = decode(["(uint96,uint96,uint40)"], bytes.fromhex(answer[2:]))
+    return ChainChannel(locked_wei=locked, settled_wei=settled, exit_at=exit_at)
 
 
 def decode_balance(answer: str) -> Wei:

@@ -6,12 +6,12 @@ again. An item that is alone in its batch needs no name. What is the wallet's fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rendezvous.chain import escrow
 from rendezvous.chain.compose import Purse, chain_task, compose
-from rendezvous.chain.escrow import ChainTask, ContractError, TaskState
+from rendezvous.chain.escrow import ChainChannel, ChainTask, ContractError, TaskState
 from rendezvous.chain.outbox import ChainView
 from rendezvous.chain.rpc import Rpc
 from rendezvous.ledger.money_ops import Intent, IntentKind, ItemOutcome, Transaction, Verdict
@@ -56,11 +56,12 @@ class Judge:
         """What becomes of each intent of a batch that failed."""
         height = max(0, view.head - self._finality_blocks)
         tasks = await self._tasks(intents, hex(height))
-        outcomes = [true_already(intent) for intent in intents if _is_true(intent, tasks.get(intent.n), view)]
+        channels = await self.channels(intents, view)
+        outcomes = [true_already(intent) for intent in intents if _is_true(intent, tasks.get(intent.n), view, channels)]
         done = {outcome.n for outcome in outcomes}
         left = [intent for intent in intents if intent.n not in done]
         while left:
-            error = await self._dry_run(left, view)
+            error = await self._dry_run(left, view, channels)
             if error is None:
                 outcomes += [ItemOutcome(n=intent.n, verdict=Verdict.AGAIN) for intent in left]
                 break
@@ -90,10 +91,36 @@ class Judge:
             if isinstance(answer, str) and len(answer) > 2
         }
 
-    async def _dry_run(self, intents: Sequence[Intent], view: ChainView) -> ContractError | str | None:
+    async def channels(self, intents: Sequence[Intent], view: ChainView) -> dict[Address, ChainChannel]:
+        """The channels that these intents are to fund, on a final block.
+
+        Of a channel there is one open funding at most, so nothing of ours that isn't final adds to it.
+
+        Raises:
+            RpcSaid: the node can't say.
+        """
+        payees = list(dict.fromkeys(intent.payee for intent in intents if intent.kind is IntentKind.FUND))
+        if not payees:
+            return {}
+        block = hex(max(0, view.head - self._finality_blocks))
+        calls = [
+            ("eth_call", [self._reading(escrow.channel_call(self._sender, payee or escrow.NO_ADDRESS)), block])
+            for payee in payees
+        ]
+        found: dict[Address, ChainChannel] = {}
+        for payee, answer in zip(payees, await self._rpc.batch(calls), strict=True):
+            if isinstance(answer, RpcSaid):
+                raise answer
+            nothing = answer == "0x"  # the contract is younger than that block
+            found[payee or escrow.NO_ADDRESS] = escrow.NO_CHANNEL if nothing else escrow.decode_channel(answer)
+        return found
+
+    async def _dry_run(
+        self, intents: Sequence[Intent], view: ChainView, channels: Mapping[Address, ChainChannel]
+    ) -> ContractError | str | None:
         """What the chain would say to this batch now; None where it would take it."""
         purse = Purse(wallet_wei=view.wallet_wei, escrow_wei=view.escrow_wei)
-        call = compose(intents, purse, sender=self._sender, timestamp=view.timestamp)
+        call = compose(intents, purse, sender=self._sender, timestamp=view.timestamp, channels=channels)
         if call is None:
             return None
         if len(call.intents) < len(intents):
@@ -113,8 +140,10 @@ def is_empty_wallet(words: str) -> bool:
     return any(each in words.lower() for each in _EMPTY)
 
 
-def _is_true(intent: Intent, task: ChainTask | None, view: ChainView) -> bool:
+def _is_true(intent: Intent, task: ChainTask | None, view: ChainView, channels: Mapping[Address, ChainChannel]) -> bool:
     """Whether the chain has what the intent wants already."""
+    if intent.kind is IntentKind.FUND:
+        return channels[intent.payee or escrow.NO_ADDRESS].held_wei >= intent.amount_wei
     if intent.kind is IntentKind.DEPOSIT:
         return view.escrow_wei >= intent.amount_wei
     if task is None:

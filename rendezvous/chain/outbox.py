@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 #: Items of one transaction (`escrow.md` §7: measured ceilings with a margin).
-BATCH_MOST: Final[Mapping[str, int]] = {"create": 500, "settle": 200, "deposit": 1, "withdraw": 1}
+BATCH_MOST: Final[Mapping[str, int]] = {"create": 500, "settle": 200, "deposit": 1, "withdraw": 1, "fund": 500}
 
 #: How long a block takes at most on the chains that we know, seconds.
 BLOCK_S: Final = 15.0

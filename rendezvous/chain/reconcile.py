@@ -19,6 +19,7 @@ import structlog
 from rendezvous.chain import escrow
 from rendezvous.chain.alerts import ALERT_AFTER_S, Alerts
 from rendezvous.chain.audit import AUDIT_EVERY_S, AuditReport, audit
+from rendezvous.chain.channels import ChannelFollower
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc, open_rpc, shown_url
 from rendezvous.chain.sender import SenderLost, Signer, TransactionSender
@@ -106,6 +107,13 @@ class PayDesk:
         self._stands_by_for: str | None = None
         self._audited_at: float | None = None
         self._audit_worries: tuple[Worry, ...] = ()
+        self._channels: Final = ChannelFollower(
+            ledger,
+            rpc,
+            signer.address,
+            contract=settings.contract,
+            finality_blocks=settings.rules.finality_blocks,
+        )
         self.alerts: Final = Alerts(after_s=settings.alert_after_s)
 
     @property
@@ -167,6 +175,8 @@ class PayDesk:
                 if not done.moved:
                     break
             pause_s = min(pause_s, self._settings.poll_s) if done.pending else pause_s
+            if not any(worry.code is WorryCode.CHAIN_LOST for worry in worries) and await self._channels.follow():
+                self.wake()  # a channel that was seen to hold too little may have asked for more
             await self._audit_if_due()
         except RpcUnreachable as fault:
             worries = (_unreachable(fault),)
@@ -194,6 +204,7 @@ class PayDesk:
 
     async def _claim(self) -> TransactionSender:
         """Take the key over, or say who has it."""
+        self._channels.forget()
         row = await claim(self._ledger, self._rpc, self._signer.address, self._settings, chain_id=self._chain_id)
         self._stands_by_for = None
         self._sender = TransactionSender(
@@ -215,6 +226,7 @@ class PayDesk:
             self._audited_at = now
         elif now - self._audited_at >= self._settings.audit_every_s:
             self._audited_at = now
+            self._channels.forget()  # whatever was missed is seen at the next sweep
             await self.audit()
 
     async def audit(self) -> AuditReport:

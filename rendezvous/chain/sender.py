@@ -15,6 +15,7 @@ import structlog
 
 from rendezvous.chain import escrow
 from rendezvous.chain.compose import Composed, Purse, compose
+from rendezvous.chain.escrow import ChainChannel
 from rendezvous.chain.fees import Fees
 from rendezvous.chain.judge import Judge, is_empty_wallet, true_already
 from rendezvous.chain.outbox import (
@@ -44,6 +45,7 @@ from rendezvous.ledger.money_ops import (
     Finalized,
     Foreign,
     Intent,
+    IntentKind,
     Item,
     ItemOutcome,
     Record,
@@ -348,7 +350,14 @@ class TransactionSender:
             wallet_wei=view.wallet_wei - sum(each.value_wei + each.gas * _dearest(each) for each in unseen),
             escrow_wei=view.escrow_wei - sum(each.draw_wei for each in unseen),
         )
-        call = compose(intents, purse, sender=self._signer.address, timestamp=view.timestamp)
+        channels = await self._judge.channels(intents, view)
+        enough = tuple(each for each in intents if each.kind is IntentKind.FUND and _has_enough(each, channels))
+        if enough:
+            await self._write(Deferred(outcomes=tuple(true_already(intent) for intent in enough)))
+            intents = tuple(each for each in intents if each not in enough)
+            if not intents:
+                return True
+        call = compose(intents, purse, sender=self._signer.address, timestamp=view.timestamp, channels=channels)
         if call is None:
             return await self._write(Deferred(outcomes=tuple(true_already(intent) for intent in intents)))
         if not call.intents:
@@ -426,6 +435,10 @@ class TransactionSender:
             f"the wallet {self._signer.address} is too empty: {what}",
             f"send ether to {self._signer.address}; it goes on by itself then",
         )
+
+
+def _has_enough(intent: Intent, channels: Mapping[Address, ChainChannel]) -> bool:
+    return channels[intent.payee or escrow.NO_ADDRESS].held_wei >= intent.amount_wei
 
 
 def _hex(data: bytes) -> str:

@@ -21,7 +21,7 @@ from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
 from rendezvous.policy.retry import RetryRules, check_dedupe_ttl, longest_hold_s, retry_horizon_s
 from swarm.content.urls import canonical
 from swarm.errors import MalformedInput
-from swarm.model import JobId, Refusal, RefusalCode, Role
+from swarm.model import JobId, Refusal, RefusalCode, Role, Settle
 from swarm.vouchers import MAX_WEI
 from swarm.wire import (
     MAX_META_BYTES,
@@ -56,6 +56,8 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
         return Refusal(RefusalCode.BAD_REQUEST, "Idempotency-Key is 1 to 128 visible ASCII characters")
     if submission.budget_wei is not None and submission.job is not None:
         return Refusal(RefusalCode.BAD_REQUEST, "a job's budget is set when it is made: leave budget_wei out")
+    if submission.settle is not None and submission.job is not None:
+        return Refusal(RefusalCode.BAD_REQUEST, "how a job is settled is fixed when it is made: leave settle out")
     job: JobId = submission.job or str(uuid7())
     paid = door.site.charter.ethereum is not None
     prepared: list[PreparedTask] = []
@@ -78,6 +80,7 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
             tasks=tuple(prepared),
             charged=paid and call.who.role is Role.REQUESTER,
             budget_wei=int(submission.budget_wei) if paid and submission.budget_wei is not None else None,
+            settle=submission.settle or Settle.TASK,
             idempotency_key=key,
             body_digest=hashlib.sha256(call.raw).digest(),
         )

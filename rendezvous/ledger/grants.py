@@ -358,7 +358,7 @@ def _assign(unit: Unit, picks: Sequence[_Pick]) -> None:
 def _granted(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool) -> Granted:
     line = unit.memory.standing(row.lane)
     return Granted(
-        task=task_body(row, body, job=unit.memory.jobs[row.job].id, kind=line.kind),
+        task=task_body(row, body, job=unit.memory.jobs[row.job], kind=line.kind),
         host=line.host,
         fence=row.fence,
         lease_s=lease_s,

@@ -28,7 +28,16 @@ from sqlalchemy.engine import Engine
 from rendezvous.ledger.archive import archive_batch
 from rendezvous.ledger.engine import BUSY_TIMEOUT_MS, open_engine, open_reading_engine
 from rendezvous.ledger.migrate import migrate
-from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked, Sender, SenderHeld
+from rendezvous.ledger.money_ops import (
+    AddIntent,
+    ClaimSender,
+    Record,
+    ResumeSender,
+    RetryParked,
+    SeeChannels,
+    Sender,
+    SenderHeld,
+)
 from rendezvous.ledger.ops import (
     Admit,
     ApproveVersion,
@@ -165,7 +174,7 @@ class Ledger:
     @overload
     async def call(self, op: AddIntent | ResumeSender | Admit) -> bool: ...
     @overload
-    async def call(self, op: RetryParked) -> int: ...
+    async def call(self, op: RetryParked | SeeChannels) -> int: ...
     async def call(self, op: Op) -> Any:
         """Do one operation. When it returns, what it did is durable.
 

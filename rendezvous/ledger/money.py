@@ -10,13 +10,13 @@ Whoever signs holds the sender's epoch, and takes a nonce for a batch of queued 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
 import orjson
 
 from rendezvous.ledger.allowances import give_back
+from rendezvous.ledger.channels import Earned, NewIntent, accept
 from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.money_ops import (
     AddIntent,
@@ -45,12 +45,10 @@ from rendezvous.ledger.money_ops import (
     TxState,
     Verdict,
 )
-from rendezvous.ledger.money_statements import MoneyStatements
-from swarm.model import TERMINAL, Actor, Address, Move, Reason, Status, TaskId
+from swarm.model import TERMINAL, Actor, Address, Move, Reason, Status, TaskId, Wei
 
 if TYPE_CHECKING:
-    from rendezvous.ledger.engine import WriterConnection
-    from rendezvous.ledger.rows import TaskRow
+    from rendezvous.ledger.rows import Job, TaskRow
     from rendezvous.ledger.unit import Unit
 
 __all__ = [
@@ -60,6 +58,7 @@ __all__ = [
     "add_intent",
     "claim_sender",
     "honours",
+    "new_intent",
     "record",
     "resume_sender",
     "retry_parked",
@@ -89,13 +88,17 @@ class Purse:
         self._fundings: list[tuple[TaskId, int, str]] = []
         self._settlements: list[tuple[TaskId, int, IntentKind, float | None]] = []
         self._replayed: list[TaskId] = []
+        self._earned: list[Earned] = []
+        self._ended: list[tuple[TaskId, int]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._fundings or self._settlements)
+        return bool(self._fundings or self._settlements or self._earned or self._ended)
 
-    def note(self, row: TaskRow, move: Move) -> None:
+    def note(self, row: TaskRow, move: Move, job: Job) -> None:
         """Note a move of a task that has a reward."""
-        if move in (Move.SUBMIT, Move.REPLAY):
+        if job.on_channels:
+            self._note_on_channel(row)
+        elif move in (Move.SUBMIT, Move.REPLAY):
             self._fundings.append((row.id, row.funding_generation, row.reward_wei))
             if move is Move.REPLAY:
                 self._replayed.append(row.id)
@@ -107,27 +110,43 @@ class Purse:
                 not_before = row.lease_until if move is Move.CANCEL else None
                 self._settlements.append((row.id, row.funding_generation, kind, not_before))
 
-    def write(
-        self,
-        connection: WriterConnection,
-        statements: MoneyStatements,
-        *,
-        number: Callable[[], int],
-        give_back: Callable[[TaskId, int], None],
-        now: float,
-    ) -> None:
-        """Write the intents; the tasks' rows are written already.
+    def _note_on_channel(self, row: TaskRow) -> None:
+        """Accepted work is owed at once; for other tasks nothing was ever locked."""
+        if row.status is not Status.COMPLETED:
+            if row.status in TERMINAL:
+                self._ended.append((row.id, row.funding_generation))
+        elif row.accepted is not None and row.worker is not None and row.result is not None:
+            self._earned.append(
+                Earned(
+                    task=row.id,
+                    generation=row.funding_generation,
+                    job=row.job,
+                    worker=row.worker,
+                    reward_wei=int(row.reward_wei),
+                    result=row.result,
+                )
+            )
 
-        Args:
-            connection: of the writer.
-            statements: its own.
-            number: counts intents.
-            give_back: what was charged for a generation of a task that never gets to the chain.
-            now: ledger seconds.
+    def write(self, unit: Unit) -> None:
+        """Write the intents and vouchers; the tasks' rows are written already.
 
         Raises:
-            StatementFailed: a funding was there already.
+            StatementFailed: a funding or a voucher was there already.
         """
+        connection, statements, now = unit.connection, unit.statements.money, unit.now
+
+        def number() -> int:
+            return unit.next("intent")
+
+        def give_back_charge(task: TaskId, generation: int) -> None:
+            give_back(connection, unit.statements.allowances, task, generation, at=now)
+
+        earned, self._earned = self._earned, []
+        ended, self._ended = self._ended, []
+        if earned and self._payer is not None:
+            accept(unit, self._payer, earned, new_intent(unit))
+        for task, generation in ended:
+            give_back_charge(task, generation)
         fundings, self._fundings = self._fundings, []
         settlements, self._settlements = self._settlements, []
         replayed, self._replayed = self._replayed, []
@@ -151,13 +170,13 @@ class Purse:
         for task, generation, kind, not_before in settlements:
             key = task_key(task, generation)
             if kind is IntentKind.FAIL and connection.run(statements.void_funding, now, key):
-                give_back(task, generation)
+                give_back_charge(task, generation)
                 continue
             if kind is IntentKind.COMPLETE and connection.run(statements.pay_instead, key):
                 continue
             settled = connection.run(statements.insert_settlement, number(), kind.value, not_before, now, key)
             if kind is IntentKind.FAIL and not settled:  # its funding was given up, or never asked for
-                give_back(task, generation)
+                give_back_charge(task, generation)
 
 
 def honours(unit: Unit, row: TaskRow, worker: int, fence: int) -> bool:
@@ -168,8 +187,21 @@ def honours(unit: Unit, row: TaskRow, worker: int, fence: int) -> bool:
     late = row.lease_until is None or row.lease_until <= unit.now
     if row.status is not Status.CANCELLED or (row.worker, row.fence) != (worker, fence) or late:
         return False
+    if row.reward_wei != "0" and unit.memory.jobs[row.job].on_channels:
+        return True  # nothing was taken back from anybody, and the worker was promised its reward
     key = task_key(row.id, row.funding_generation)
     return bool(unit.connection.rows(unit.statements.money.open_refund, key))
+
+
+def new_intent(unit: Unit) -> NewIntent:
+    """How an intent is made that isn't a task's."""
+
+    def make(kind: IntentKind, key: str, sender: Address, amount_wei: Wei, payee: Address) -> None:
+        row = _intent(unit.next("intent"), kind, key, sender, amount_wei=str(amount_wei), payee=payee, now=unit.now)
+        if unit.connection.run(unit.statements.money.insert_intent, *row) != 1:
+            raise StatementFailed(f"{kind} {key} was asked for already")
+
+    return make
 
 
 def _intent(

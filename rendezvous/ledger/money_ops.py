@@ -21,6 +21,7 @@ __all__ = [
     "Attempt",
     "Book",
     "Buried",
+    "ChannelSeen",
     "ClaimSender",
     "Deferred",
     "Entry",
@@ -39,6 +40,7 @@ __all__ = [
     "Replaced",
     "ResumeSender",
     "RetryParked",
+    "SeeChannels",
     "Sender",
     "SenderHeld",
     "Sent",
@@ -67,6 +69,8 @@ class IntentKind(StrEnum):
     DEPOSIT = "deposit"
     #: ``amount_wei`` of the requester's balance went to ``payee``.
     WITHDRAW = "withdraw"
+    #: What is locked on the channel of ``payee``, and was ever paid from it, is at least ``amount_wei``.
+    FUND = "fund"
 
     @property
     def slot(self) -> str:
@@ -384,4 +388,22 @@ class AddIntent(_Value, frozen=True, kw_only=True):
     payee: Address | None = None
 
 
-MoneyOp = ClaimSender | Record | ResumeSender | RetryParked | AddIntent
+class ChannelSeen(_Value, frozen=True, kw_only=True):
+    """A channel as the chain has it."""
+
+    payee: Address
+    locked_wei: Wei
+    settled_wei: Wei
+    #: When its collateral may be taken back (Unix seconds); None while nobody asked for that.
+    exit_at: int | None = None
+
+
+class SeeChannels(_Value, frozen=True, kw_only=True):
+    """What a final block says of channels. Answer: int, how many were news."""
+
+    payer: Address
+    number: int
+    seen: tuple[ChannelSeen, ...]
+
+
+MoneyOp = ClaimSender | Record | ResumeSender | RetryParked | AddIntent | SeeChannels

@@ -13,7 +13,7 @@ import msgspec
 
 from rendezvous.ledger.money_ops import MoneyOp
 from rendezvous.policy.pauses import Scope
-from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Status, TaskId, Via, Wei
+from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Settle, Status, TaskId, Via, Wei
 from swarm.wire import Requires, TaskBody
 
 
@@ -86,6 +86,8 @@ class Submit(_Value, frozen=True, kw_only=True):
     charged: bool = False
     #: The cap of a job that is made by this.
     budget_wei: Wei | None = None
+    #: How a job that is made by this is settled.
+    settle: Settle = Settle.TASK
     idempotency_key: str | None = None
     #: sha256 of the request; the same key with another body is refused.
     body_digest: bytes = b""
@@ -213,6 +215,8 @@ class TurnResult(_Value, frozen=True, kw_only=True):
     refused: dict[TaskId, Refusal] = {}
     #: Why nothing is granted at all: the swarm is paused.
     paused: str | None = None
+    #: Whether something was accepted that is paid for by a voucher.
+    earned: bool = False
 
 
 # ── by the requester, the operator and the clock ──────────────────────────────────────────────────────────────────

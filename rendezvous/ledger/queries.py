@@ -14,8 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from rendezvous.ledger import money_queries, policy_queries
+from rendezvous.ledger import channel_queries, money_queries, policy_queries
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.channel_queries import VoucherPage
+from rendezvous.ledger.channels import ChannelRow
 from rendezvous.ledger.faults import unavailable
 from rendezvous.ledger.money_ops import Book, Intent, Sender
 from rendezvous.ledger.ops import (
@@ -34,7 +36,7 @@ from rendezvous.ledger.why import why_not
 from rendezvous.policy.pacing import FOREVER
 from rendezvous.policy.pauses import Pause
 from swarm.errors import MalformedInput
-from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId
+from swarm.model import Address, Cid, JobId, Refusal, Role, Settle, Status, TaskId, Wei
 from swarm.wire import EventView, JobView, Page, TaskView
 
 __all__ = ["KeyRow", "LedgerReader"]
@@ -237,6 +239,22 @@ class LedgerReader:
         """A page of a sender's intents, oldest first, after one of them (its ``n``)."""
         return money_queries.intents_of_sender(self._rows, sender, after=after)
 
+    def channel(self, payer: Address, payee: Address) -> ChannelRow | None:
+        """How a channel stands; None where nothing was ever earned on it."""
+        return channel_queries.read_channel(self._rows, payer, payee)
+
+    def channels(self, payer: Address, *, after: Address = "", unseen: bool = False) -> list[ChannelRow]:
+        """A page of a payer's channels, by payee, after one of them; all, or those never looked up on the chain."""
+        return channel_queries.read_channels(self._rows, payer, after=after, unseen=unseen)
+
+    def has_channels(self, payer: Address) -> bool:
+        """Whether anything was ever earned on a payer's channels."""
+        return bool(self._rows(sa.select(t.channels.c.payee).where(t.channels.c.payer == payer).limit(1)))
+
+    def vouchers_since(self, payer: Address, payee: Address, *, since_wei: Wei) -> VoucherPage | None:
+        """What is to be signed for a payee that has a voucher of so much; None where it has all."""
+        return channel_queries.vouchers_since(self._rows, payer, payee, since_wei=since_wei)
+
     def receipt(self, task: TaskId, *, owner: str | None = None, worker: Address | None = None) -> SignedReceipt | None:
         """What was signed for a task's latest completion.
 
@@ -319,6 +337,7 @@ class LedgerReader:
                 counts=counts[row.n],
                 done=not any(status in counts[row.n] for status in live),
                 name=row.name,
+                settle=Settle(row.settle or Settle.TASK),
             )
             for row in rows
         ]

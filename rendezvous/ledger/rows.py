@@ -14,7 +14,7 @@ import orjson
 
 from rendezvous.ledger.ops import PreparedTask, WorkerFacts, WorkerRef
 from rendezvous.policy.eligibility import Demand
-from swarm.model import JobId, Status, TaskId
+from swarm.model import JobId, Settle, Status, TaskId
 from swarm.wire import Requires, TaskBody
 
 __all__ = ["Job", "Lane", "Loss", "TaskRow", "WorkerRow", "demand_key", "demand_of", "encode_body", "task_body"]
@@ -142,6 +142,12 @@ class Job:
     owner: str
     name: str | None
     created_at: float
+    settle: str | None = None
+
+    @property
+    def on_channels(self) -> bool:
+        """Whether its tasks are paid for by vouchers."""
+        return self.settle == Settle.CHANNEL
 
 
 @attrs.frozen
@@ -221,12 +227,12 @@ def encode_body(task: PreparedTask) -> str:
     return _encoder.encode(_Body(urls=task.urls, spec=task.spec, meta=task.meta)).decode()
 
 
-def task_body(row: TaskRow, body: str, *, job: JobId, kind: str) -> TaskBody:
+def task_body(row: TaskRow, body: str, *, job: Job, kind: str) -> TaskBody:
     """What a worker must know to run a task."""
     kept = _decoder.decode(body)
     return TaskBody(
         id=row.id,
-        job=job,
+        job=job.id,
         kind=kind,
         urls=kept.urls,
         spec=kept.spec,
@@ -234,4 +240,5 @@ def task_body(row: TaskRow, body: str, *, job: JobId, kind: str) -> TaskBody:
         max_run_s=row.max_run_s,
         attempt=row.attempts + 1,
         generation=row.funding_generation,
+        voucher_wei=row.reward_wei if row.reward_wei != "0" and job.on_channels else None,
     )

@@ -18,6 +18,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.allowance_statements import AllowanceStatements
+from rendezvous.ledger.channel_statements import ChannelStatements
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.money_statements import MoneyStatements
 from rendezvous.ledger.policy_statements import PolicyStatements
@@ -108,6 +109,7 @@ class Statements:
         self.money: Final = MoneyStatements(self._compile, self._insert)
         self.allowances: Final = AllowanceStatements(self._compile, self._insert)
         self.policy: Final = PolicyStatements(self._compile, self._insert)
+        self.channels: Final = ChannelStatements(self._compile, self._insert)
 
     def _compile(self, statement: Any, *names: str) -> Compiled:
         return Compiled(statement, names, self._dialect)

@@ -19,7 +19,7 @@ from rendezvous.ledger.lines import DemandKeys, Lines
 from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
 from rendezvous.ledger.rows import Job, TaskRow, encode_body
 from rendezvous.ledger.unit import Unit, as_json
-from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId
+from swarm.model import Actor, Move, Refusal, RefusalCode, Settle, Status, TaskId
 
 __all__ = ["dedupe_digest", "frees_key", "submit"]
 
@@ -170,8 +170,11 @@ def _jobs(
             answers[index] = Refusal(RefusalCode.NOT_FOUND, f"there is no job {op.job}")
             continue
         if job is None:
-            job = Job(unit.next("job"), op.job, op.owner, op.name, unit.now)
-            unit.connection.run(unit.statements.insert_job, job.n, job.id, job.owner, job.name, job.created_at)
+            settle = op.settle.value if op.settle is Settle.CHANNEL else None
+            job = Job(unit.next("job"), op.job, op.owner, op.name, unit.now, settle)
+            unit.connection.run(
+                unit.statements.insert_job, job.n, job.id, job.owner, job.name, job.created_at, job.settle
+            )
             unit.keep_job(job)
             known[op.job] = job
         jobs[index] = job

@@ -45,6 +45,7 @@ __all__ = [
     "attempts",
     "budgets",
     "challenges",
+    "channels",
     "charges",
     "counters",
     "dedupes",
@@ -71,6 +72,7 @@ __all__ = [
     "task_bodies",
     "tasks",
     "transactions",
+    "vouchers",
     "workers",
 ]
 
@@ -126,6 +128,8 @@ jobs = Table(
     Column("owner", String, nullable=False),
     Column("name", String),
     Column("created_at", Double, nullable=False),
+    #: How its tasks are paid for, fixed at its creation; NULL is task by task.
+    Column("settle", String),
     Index("jobs_of_owner", "owner", "n"),
 )
 
@@ -536,6 +540,51 @@ senders = Table(
     Column("since_balance_wei", String, nullable=False),
     Column("stopped", Text),
     Column("stopped_at", Double),
+)
+
+# ── path B (``channels``): what a payee earned, and what is locked for it; rows of these are never deleted ─────────
+
+channels = Table(
+    "channels",
+    metadata,
+    Column("payer", String, primary_key=True),
+    Column("payee", String, primary_key=True),
+    #: How many tasks were accepted on it, what they come to, and the hash chain over them.
+    Column("accepted", _Number, nullable=False),
+    Column("owed_wei", String, nullable=False),
+    Column("tasks_root", LargeBinary, nullable=False),
+    #: What it should hold in all, and how often it was asked for funds.
+    Column("target_wei", String, nullable=False),
+    Column("fundings", _Number, nullable=False),
+    #: As the chain had it at a final block; what was paid from it never falls.
+    Column("locked_wei", String, nullable=False),
+    Column("settled_wei", String, nullable=False),
+    Column("exit_at", _Number),
+    #: The last of its vouchers that the chain's money covers, and the last that was paid.
+    Column("covered", _Number, nullable=False),
+    Column("paid", _Number, nullable=False),
+    Column("seen_number", _Number),
+    sqlite_with_rowid=False,
+)
+
+#: The accepted tasks of a channel, in order: what a voucher over the first n of them says.
+vouchers = Table(
+    "vouchers",
+    metadata,
+    Column("task", String, primary_key=True),
+    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("payer", String, nullable=False),
+    Column("payee", String, nullable=False),
+    Column("n", _Number, nullable=False),
+    Column("result", String, nullable=False),
+    Column("reward_wei", String, nullable=False),
+    #: Padded with zeros, so that texts compare as numbers do.
+    Column("cumulative_wei", String, nullable=False),
+    Column("tasks_root", LargeBinary, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("vouchers_of_channel", "payer", "payee", "n", unique=True),
+    Index("vouchers_by_amount", "payer", "payee", "cumulative_wei", unique=True),
+    sqlite_with_rowid=False,
 )
 
 # ── who may spend how much, and what was signed for (``allowances``, ``receipts``) ────────────────────────────────

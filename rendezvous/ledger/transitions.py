@@ -17,10 +17,11 @@ import structlog
 from sqlalchemy.engine import Engine
 
 from rendezvous.ledger import acts, allowances, clock, money, people, requests
+from rendezvous.ledger.channels import see_channels
 from rendezvous.ledger.engine import WriterConnection
 from rendezvous.ledger.grants import grant
 from rendezvous.ledger.lines import Lines
-from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked
+from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked, SeeChannels
 from rendezvous.ledger.ops import (
     Admit,
     ApproveVersion,
@@ -186,6 +187,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(Resume, lambda op: acts.resume(unit, lines, op))
     each(ApproveVersion, lambda op: acts.approve(unit, op))
     each(Probe, lambda _: _probe(unit))
+    each(SeeChannels, lambda op: see_channels(unit, op, money.new_intent(unit)))
     each(Rearm, lambda _: clock.rearm(unit))
     each(Sweep, lambda _: clock.sweep(unit, lines))
     together(Submit, lambda batch: submit(unit, lines, batch))

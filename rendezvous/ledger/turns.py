@@ -56,6 +56,7 @@ class TurnWork:
         "again",
         "barred",
         "cancelled",
+        "earned",
         "ended",
         "granted",
         "leases",
@@ -82,6 +83,7 @@ class TurnWork:
         self.granted: list[Granted] = []
         self.refused: dict[TaskId, Refusal] = {}
         self.paused: str | None = None
+        self.earned = False
 
     def result(self) -> TurnResult:
         """The answer."""
@@ -93,6 +95,7 @@ class TurnWork:
             cancelled=tuple(self.cancelled),
             refused=self.refused,
             paused=self.paused,
+            earned=self.earned,
         )
 
 
@@ -145,7 +148,9 @@ def settle(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
 def _settle_one(unit: Unit, lines: Lines, turn: TurnWork) -> None:
     op, worker = turn.op, turn.worker
     for done in op.done:
-        turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=_done(unit, worker, done)))
+        outcome = _done(unit, worker, done)
+        turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=outcome))
+        turn.earned = turn.earned or (outcome is Status.COMPLETED and _is_on_channel(unit, done.task))
     for failed in op.failed:
         turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, worker, failed)))
     for released in op.released:
@@ -195,6 +200,11 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
         unit.manifests.append((item.cid, item.manifest))
     unit.move(row, Move.COMPLETE, Status.COMPLETED, Actor.ASSIGNEE)
     return row.status
+
+
+def _is_on_channel(unit: Unit, task: TaskId) -> bool:
+    row = unit.task(task)
+    return row is not None and row.reward_wei != "0" and unit.memory.jobs[row.job].on_channels
 
 
 def _receipt(

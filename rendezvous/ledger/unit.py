@@ -21,7 +21,6 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from rendezvous.ledger.allowances import give_back
 from rendezvous.ledger.engine import Compiled, WriterConnection
 from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.money import Purse
@@ -366,6 +365,11 @@ class Unit:
         """Keep the number of tasks of a job in a status."""
         self._counted[job, status] += by
 
+    def live_tasks(self, job: int) -> int:
+        """How many tasks of a job haven't ended."""
+        ((kept,),) = self.connection.rows(self.statements.channels.live_tasks, job)
+        return int(kept) + sum(by for (of, status), by in self._counted.items() if of == job and status not in TERMINAL)
+
     def sample(self, kind: str, duration_s: float) -> None:
         """Note how long a task of a kind took."""
         self._sampled[kind, leases.bucket_of(duration_s)] += 1
@@ -447,9 +451,9 @@ class Unit:
         detail: str | None = None,
     ) -> None:
         """Append to a task's history; ``move`` does, and the submission of a new row."""
-        if row.reward_wei != "0":
-            self.purse.note(row, move)
         memory = self.memory
+        if row.reward_wei != "0":
+            self.purse.note(row, move, memory.jobs[row.job])
         event = self._last_event = self._last_event + 1
         previous = row.last_event or None
         row.events += 1
@@ -514,13 +518,7 @@ class Unit:
         if dirty:
             self._write_rows(dirty)
         if self.purse:
-            self.purse.write(
-                self.connection,
-                self.statements.money,
-                number=lambda: self.next("intent"),
-                give_back=self._give_back,
-                now=self.now,
-            )
+            self.purse.write(self)
         if dirty:
             for row, _, _ in dirty.values():
                 if row.status in TERMINAL:
@@ -528,9 +526,6 @@ class Unit:
         if self.stale_heads:
             self.connection.run(self.statements.update_heads, as_json(sorted(self.stale_heads)))
             self.stale_heads.clear()
-
-    def _give_back(self, task: TaskId, generation: int) -> None:
-        give_back(self.connection, self.statements.allowances, task, generation, at=self.now)
 
     def _write_rows(self, dirty: dict[int, _Changed]) -> None:
         """Write what changed of each row; rows that changed alike share a statement."""

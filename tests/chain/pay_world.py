@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ from eth_account import Account
 
 from rendezvous.chain import escrow
 from rendezvous.chain.audit import compare
-from rendezvous.chain.escrow import ChainTask, TaskState
+from rendezvous.chain.channels import ChannelFollower, channel_differences
+from rendezvous.chain.escrow import ChainChannel, ChainTask, TaskState
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc
 from rendezvous.chain.sender import Round, Signer, TransactionSender
 from rendezvous.ledger.money_ops import Book, ClaimSender, Intent, IntentState, Record, Sender, SenderHeld
 from rendezvous.ledger.ops import LeaseRef, WorkerRef
+from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import raw_cid
 from swarm.model import Status, TaskId
@@ -54,6 +57,19 @@ class WorldBooks:
         return self._world.now
 
 
+class WorldLedger:
+    """The ledger of a ``World`` as coroutines, as far as channels go."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def call(self, op: Any) -> Any:
+        return self._world.do(op)
+
+    async def read(self, query: Callable[[LedgerReader], Any]) -> Any:
+        return query(self._world.reader)
+
+
 class PayWorld(World):
     """One root's ledger, and its sender."""
 
@@ -68,6 +84,7 @@ class PayWorld(World):
         self.rules = rules
         self.worries: tuple[Worry, ...] = ()
         self.sender: TransactionSender | None = None
+        self.follower: ChannelFollower | None = None
 
     async def claim_key(self, holder: str = "root") -> Sender:
         """Become the signer, as a starting root does."""
@@ -156,6 +173,23 @@ class PayWorld(World):
         answer = await self.rpc.call("eth_call", {"to": self.contract, "data": data}, "latest")
         return escrow.decode_balance(answer)
 
+    async def channel(self, payee: str) -> ChainChannel:
+        """A worker's channel on the newest block."""
+        data = "0x" + escrow.channel_call(self.signer.address, payee).hex()
+        return escrow.decode_channel(await self.rpc.call("eth_call", {"to": self.contract, "data": data}, "latest"))
+
+    async def follow(self) -> int:
+        """Take in what the chain has of channels, as the pay desk does at each sweep."""
+        if self.follower is None:
+            self.follower = ChannelFollower(
+                WorldLedger(self),  # type: ignore[arg-type]
+                self.rpc,
+                self.signer.address,
+                contract=self.contract,
+                finality_blocks=self.rules.finality_blocks,
+            )
+        return await self.follower.follow()
+
     async def ether(self, address: str) -> int:
         """An account's wei."""
         return int(await self.rpc.call("eth_getBalance", address, "latest"), 16)
@@ -202,9 +236,11 @@ async def check_books(world: PayWorld, *, all_settled: bool = True) -> None:
     balance = await world.balance()
     report = compare(row, intents, intents, events, balance_wei=balance, block=head)
     assert report.differences == ()
+    channels = world.reader.channels(world.signer.address)
+    assert list(channel_differences(channels, intents, events)) == []
+    locked = [await world.channel(each.payee) for each in channels]
     held = await world.ether(world.contract)
-    workers = 0
-    assert held == report.open_wei + report.balance_wei + workers
+    assert held == report.open_wei + report.balance_wei + sum(each.locked_wei for each in locked)
     by_key: dict[str, list[Intent]] = {}
     for intent in intents:
         if intent.task is not None:
