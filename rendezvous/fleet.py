@@ -45,6 +45,9 @@ class Pushes(Protocol):
     def cancel(self, tasks: tuple[TaskId, ...]) -> None:
         """Tell the worker that these tasks were called off."""
 
+    def pause(self, reason: str | None) -> None:
+        """Tell the worker that the swarm was paused, or resumed (None)."""
+
     def close(self, code: int, reason: str) -> None:
         """End the session."""
 
@@ -308,6 +311,19 @@ class Fleet:
             and self._fits(worker.facts, kind, requires)
         ]
         return found if len(found) <= at_most else self._rng.sample(found, at_most)
+
+    def pause(self, reason: str | None) -> None:
+        """Tell every worker with a session that the swarm was paused, or resumed (None)."""
+        for worker in self._workers.values():
+            if worker.session is not None:
+                worker.session.pause(reason)
+
+    def wake_idle(self) -> None:
+        """Nudge every idle worker with a session: something opened that no event tells of."""
+        for worker in self.live():
+            if worker.session is not None and worker.free > 0 and not worker.nudged:
+                worker.nudged = True
+                worker.session.nudge()
 
     def hungry(self) -> list[Worker]:
         """The workers with a session that asked for more than they got."""

@@ -1,4 +1,4 @@
-"""The commands of ``swarm-root`` that ask the running root: fail, revoke, admit, acts.
+"""The commands of ``swarm-root`` that ask the running root: pause, quarantine, pin, fail, revoke, and their undoing.
 
 Each is one call of the door with the operator's key of the data directory, or with that of ``--key-file`` where the
 root runs elsewhere. Nothing here opens the ledger.
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from rendezvous.command import find, options, settings_of
+from rendezvous.command import duration_of, find, options, settings_of
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
 
 __all__ = ["COMMANDS"]
@@ -96,6 +96,107 @@ def _door_of(given: dict[str, Any]) -> tuple[str, str]:
         raise ConfigurationError(f"{key_file}: {fault.strerror}", hint="--key-file names an operator's key") from fault
 
 
+_host_or_job = (
+    click.option("--host", help="only the tasks of this site"),
+    click.option("--job", help="only the tasks of this job"),
+)
+
+
+def _of(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_host_or_job):
+        function = option(function)
+    return function
+
+
+@click.command(
+    cls=Asked,
+    examples=[
+        ("everything", 'swarm-root pause --why "the network is being repaired"'),
+        ("one site", 'swarm-root pause --host example.com --why "its owner called"'),
+        ("one job", 'swarm-root pause --job JOB --why "wrong selector"'),
+    ],
+)
+@_of
+@_why
+@_where
+def pause(host: str | None, job: str | None, why: str, **given: Any) -> None:
+    """Grant nothing any more: of the swarm, a host or a job. What workers hold already they may finish."""
+    answer = _ask(given, "POST", "/v1/admin/pause", {"host": host, "job": job, "why": why})
+    click.echo(f"paused: {_named(answer)}; swarm-root resume ends it")
+
+
+@click.command(
+    cls=Asked,
+    examples=[("everything", "swarm-root resume"), ("one site", "swarm-root resume --host example.com --why solved")],
+)
+@_of
+@click.option("--why", default="", metavar="TEXT", help="the reason, kept in the history")
+@_where
+def resume(host: str | None, job: str | None, why: str, **given: Any) -> None:
+    """End a pause of the swarm, a host or a job."""
+    answer = _ask(given, "POST", "/v1/admin/resume", {"host": host, "job": job, "why": why})
+    click.echo(f"resumed: {_named(answer)}")
+
+
+def _named(answer: dict[str, Any]) -> str:
+    return " ".join(part for part in (answer["scope"], answer.get("name")) if part)
+
+
+@click.command(
+    cls=Asked,
+    examples=[
+        ("for the usual half hour", 'swarm-root quarantine 0x71C… example.com --why "it is being blocked"'),
+        ("for a day", 'swarm-root quarantine 0x71C… example.com --for 1d --why "its address is listed"'),
+    ],
+)
+@click.argument("worker")
+@click.argument("host")
+@click.option("--for", "for_", default="30m", show_default=True, help="how long")
+@_why
+@_where
+def quarantine(worker: str, host: str, for_: str, why: str, **given: Any) -> None:
+    """Keep WORKER (its address; ADDRESS:INSTANCE where it has several) off HOST; what it holds of it goes back."""
+    body = {"worker": worker, "host": host, "for_s": duration_of(for_, "--for"), "why": why}
+    answer = _ask(given, "POST", "/v1/admin/quarantine", body)
+    requeued = answer.get("requeued", 0)
+    click.echo(f"{answer['worker']} gets nothing of {answer['host']}; {requeued} tasks wait again")
+
+
+@click.command(cls=Asked, examples=[("a worker that a site takes again", "swarm-root unquarantine 0x71C… example.com")])
+@click.argument("worker")
+@click.argument("host")
+@click.option("--why", default="", metavar="TEXT", help="the reason, kept in the history")
+@_where
+def unquarantine(worker: str, host: str, why: str, **given: Any) -> None:
+    """Let WORKER have tasks of HOST again before its quarantine ends."""
+    answer = _ask(given, "POST", "/v1/admin/unquarantine", {"worker": worker, "host": host, "why": why})
+    click.echo(f"{answer['worker']} may have tasks of {answer['host']} again")
+
+
+@click.command(
+    cls=Asked,
+    name="approve-version",
+    examples=[
+        ("only workers of this version get tasks", 'swarm-root approve-version worker 0.1.0 --why "0.2.0 leaks"'),
+        ("only this version of an executor", 'swarm-root approve-version scrape 2 --why "the audited one"'),
+        (
+            "take it off; with none left every version may",
+            'swarm-root approve-version scrape 2 --withdraw --why "fixed"',
+        ),
+    ],
+)
+@click.argument("name", metavar="worker|KIND")
+@click.argument("version")
+@click.option("--withdraw", is_flag=True, help="take the version off the pinned ones")
+@_why
+@_where
+def approve_version(name: str, version: str, withdraw: bool, why: str, **given: Any) -> None:
+    """Pin a version of the worker program or of a kind's executor: only workers with a pinned one get such tasks."""
+    body = {"name": name, "version": version, "approved": not withdraw, "why": why}
+    versions = _ask(given, "POST", "/v1/admin/approve-version", body).get("versions", [])
+    click.echo(f"{name}: only {', '.join(versions)}" if versions else f"{name}: every version")
+
+
 @click.command(
     cls=Asked,
     examples=[
@@ -159,4 +260,14 @@ def acts(limit: int, **given: Any) -> None:
 
 
 #: In the order of the help.
-COMMANDS: Final = (fail, revoke, admit, acts)
+COMMANDS: Final = (
+    pause,
+    resume,
+    quarantine,
+    unquarantine,
+    approve_version,
+    fail,
+    revoke,
+    admit,
+    acts,
+)

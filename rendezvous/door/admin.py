@@ -15,30 +15,64 @@ from rendezvous.door.envelope import outcome_of
 from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
 from rendezvous.door.session import CLOSE_REVOKED
+from rendezvous.door.workers import find_worker, id_of, unknown_worker
 from rendezvous.ledger.ops import ActView as Act
-from rendezvous.ledger.ops import Admit, FailByHand, Revoke
+from rendezvous.ledger.ops import (
+    Admit,
+    ApproveVersion,
+    FailByHand,
+    LiftQuarantine,
+    Pause,
+    Quarantine,
+    Resume,
+    Revoke,
+    WorkerRef,
+)
+from rendezvous.policy.pauses import Pause as Paused
+from rendezvous.policy.pauses import Scope, check_paused, pauses_of
+from rendezvous.policy.records import COOL_OFF_S
+from swarm.content.urls import host_of
 from swarm.model import Refusal, RefusalCode
-from swarm.wire import MAX_INT, Answer, Outcome, Page, Request, Sentence, TaskIdText
+from swarm.wire import MAX_INT, Answer, KindText, Outcome, Page, Request, Sentence, TaskIdText
 
 __all__ = [
     "ActView",
     "AdmitCall",
     "Admitted",
+    "ApproveCall",
+    "Approved",
     "FailCall",
     "FailedTasks",
+    "PauseCall",
+    "PauseView",
+    "QuarantineCall",
+    "QuarantineView",
+    "ResumeCall",
+    "Resumed",
     "RevokeCall",
     "RevokedView",
+    "UnquarantineCall",
+    "Unquarantined",
     "act_view",
     "acts",
     "admit",
+    "approve",
     "fail_tasks",
+    "pause",
+    "pause_view",
+    "quarantine",
+    "resume",
     "revoke",
+    "unquarantine",
 ]
 
 #: A task takes about 0.1 ms of the writer.
 MAX_TASKS: Final = 1_000
+#: A quarantine of a year is one for good, seconds.
+MAX_QUARANTINE_S: Final = 31_536_000.0
 
 Why = Annotated[Sentence, Meta(min_length=1)]
+HostText = Annotated[str, Meta(min_length=1, max_length=300)]
 OwnerText = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
@@ -85,6 +119,91 @@ class Admitted(Answer, frozen=True):
     owner: str
 
 
+class PauseCall(Request, frozen=True):
+    """Grant nothing any more: of a host, of a job, or of the whole swarm where neither is named."""
+
+    why: Why
+    host: HostText | None = None
+    job: Annotated[str, Meta(max_length=36)] | None = None
+
+
+class ResumeCall(Request, frozen=True):
+    """End a pause of a host, of a job, or of the swarm."""
+
+    host: HostText | None = None
+    job: Annotated[str, Meta(max_length=36)] | None = None
+    why: Sentence = ""
+
+
+class PauseView(Answer, frozen=True):
+    """What is paused: ``scope`` is swarm, host or job. ``since`` is Unix seconds."""
+
+    scope: str
+    name: str
+    who: str
+    why: str
+    since: float
+
+
+class Resumed(Answer, frozen=True):
+    """What isn't paused any more."""
+
+    scope: str
+    name: str
+
+
+class QuarantineCall(Request, frozen=True):
+    """Keep a worker (ADDRESS, or ADDRESS:INSTANCE where it has several) off a host for so many seconds."""
+
+    worker: Annotated[str, Meta(max_length=120)]
+    host: HostText
+    why: Why
+    for_s: Annotated[float, Meta(gt=0, le=MAX_QUARANTINE_S)] = COOL_OFF_S
+
+
+class UnquarantineCall(Request, frozen=True):
+    """Let a worker have tasks of a host again."""
+
+    worker: Annotated[str, Meta(max_length=120)]
+    host: HostText
+    why: Sentence = ""
+
+
+class QuarantineView(Answer, frozen=True):
+    """A worker that is kept off a host, by whom, why and for how long yet; ``requeued`` went back by this call."""
+
+    worker: str
+    host: str
+    left_s: float
+    who: str | None
+    why: str
+    requeued: int = 0
+
+
+class Unquarantined(Answer, frozen=True):
+    """A worker that may have tasks of a host again."""
+
+    worker: str
+    host: str
+
+
+class ApproveCall(Request, frozen=True):
+    """Pin a version of the worker program or of a kind's executor; with ``approved`` false take it off the pinned."""
+
+    #: ``worker``, or a kind of task.
+    name: KindText
+    version: Annotated[str, Meta(min_length=1, max_length=64)]
+    why: Why
+    approved: bool = True
+
+
+class Approved(Answer, frozen=True):
+    """The pinned versions of a name; none means that every version is granted tasks."""
+
+    name: str
+    versions: tuple[str, ...]
+
+
 class ActView(Answer, frozen=True):
     """What an operator did; ``at`` is Unix seconds."""
 
@@ -99,6 +218,11 @@ class ActView(Answer, frozen=True):
 def act_view(act: Act) -> ActView:
     """An act as it travels."""
     return ActView(id=act.n, at=act.at, who=act.who, act=act.act, subject=act.subject, why=act.why)
+
+
+def pause_view(one: Paused) -> PauseView:
+    """A pause as it travels."""
+    return PauseView(scope=one.scope.value, name=one.name, who=one.who, why=one.why, since=one.since)
 
 
 async def fail_tasks(door: Door, call: Call) -> FailedTasks:
@@ -137,6 +261,114 @@ async def admit(door: Door, call: Call) -> Admitted | Refusal:
     if not await door.ledger.call(Admit(owner=said.owner, who=call.who.owner, why=said.why)):
         return Refusal(RefusalCode.NOT_FOUND, f"{said.owner} isn't revoked")
     return Admitted(owner=said.owner)
+
+
+def _scope(host: str | None, job: str | None) -> tuple[Scope, str] | Refusal:
+    if host is not None and job is not None:
+        return Refusal(RefusalCode.BAD_REQUEST, "name a host or a job, or neither for the whole swarm")
+    if job is not None:
+        return Scope.JOB, job
+    return (Scope.SWARM, "") if host is None else (Scope.HOST, _host(host))
+
+
+def _host(text: str) -> str:
+    """A host as pacing knows it, from a host or a URL.
+
+    Raises:
+        MalformedInput: it is neither.
+    """
+    return host_of(text if "://" in text else f"http://{text}/")
+
+
+async def pause(door: Door, call: Call) -> PauseView | Refusal:
+    """Grant nothing any more; what is held goes on, and sessions are told at once."""
+    said: PauseCall = call.body
+    scope = _scope(said.host, said.job)
+    if isinstance(scope, Refusal):
+        return scope
+    refusal = await door.ledger.call(Pause(scope=scope[0], name=scope[1], who=call.who.owner, why=said.why))
+    if refusal is not None:
+        return refusal
+    paused = await door.ledger.read(lambda reader: reader.pauses())
+    if scope[0] is Scope.SWARM:
+        told = check_paused(pauses_of(paused))
+        door.fleet.pause(told.message if told is not None else said.why)
+    for one in paused:
+        if (one.scope, one.name) == scope:
+            return pause_view(one)
+    return Refusal(RefusalCode.WRONG_STATUS, "somebody else ended this pause at the same moment")
+
+
+async def resume(door: Door, call: Call) -> Resumed | Refusal:
+    """End a pause; idle workers are told at once."""
+    said: ResumeCall = call.body
+    scope = _scope(said.host, said.job)
+    if isinstance(scope, Refusal):
+        return scope
+    refusal = await door.ledger.call(Resume(scope=scope[0], name=scope[1], who=call.who.owner, why=said.why))
+    if refusal is not None:
+        return refusal
+    if scope[0] is Scope.SWARM:
+        door.fleet.pause(None)
+    else:
+        door.fleet.wake_idle()
+    return Resumed(scope=scope[0].value, name=scope[1])
+
+
+async def _worker(door: Door, wanted: str) -> WorkerRef | Refusal:
+    """A worker by its id, also one that the fleet has forgotten."""
+    found = find_worker(door, wanted)
+    if found is not None:
+        return found.ref
+    address, _, instance = wanted.partition(":")
+    ref = WorkerRef(address, instance)
+    known = await door.ledger.read(lambda reader: reader.worker(ref))
+    return ref if known is not None else unknown_worker(wanted)
+
+
+async def quarantine(door: Door, call: Call) -> QuarantineView | Refusal:
+    """Keep a worker off a host; what it holds of it goes back, and it is told at once."""
+    said: QuarantineCall = call.body
+    ref, host = await _worker(door, said.worker), _host(said.host)
+    if isinstance(ref, Refusal):
+        return ref
+    requeued = await door.ledger.call(
+        Quarantine(worker=ref, host=host, for_s=said.for_s, who=call.who.owner, why=said.why)
+    )
+    worker = door.fleet.get(ref)
+    if requeued and worker is not None and worker.session is not None:
+        worker.session.cancel(requeued)
+    return QuarantineView(
+        worker=id_of(ref),
+        host=host,
+        left_s=said.for_s,
+        who=call.who.owner,
+        why=said.why,
+        requeued=len(requeued),
+    )
+
+
+async def unquarantine(door: Door, call: Call) -> Unquarantined | Refusal:
+    """Let a worker have tasks of a host again."""
+    said: UnquarantineCall = call.body
+    ref, host = await _worker(door, said.worker), _host(said.host)
+    if isinstance(ref, Refusal):
+        return ref
+    refusal = await door.ledger.call(LiftQuarantine(worker=ref, host=host, who=call.who.owner, why=said.why))
+    if refusal is not None:
+        return refusal
+    door.fleet.wake_idle()
+    return Unquarantined(worker=id_of(ref), host=host)
+
+
+async def approve(door: Door, call: Call) -> Approved:
+    """Pin a version, or take it off the pinned ones."""
+    said: ApproveCall = call.body
+    versions = await door.ledger.call(
+        ApproveVersion(name=said.name, version=said.version, approved=said.approved, who=call.who.owner, why=said.why)
+    )
+    door.fleet.wake_idle()
+    return Approved(name=said.name, versions=versions)
 
 
 async def acts(door: Door, call: Call) -> Page | Refusal:

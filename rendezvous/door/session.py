@@ -25,6 +25,7 @@ from swarm.wire import (
     CancelPush,
     Frame,
     Nudge,
+    PausePush,
     Turn,
     TurnAnswer,
     TurnRefused,
@@ -77,6 +78,9 @@ class _Session:
 
     def cancel(self, tasks: tuple[TaskId, ...]) -> None:
         self._put(CancelPush(tasks=tasks))
+
+    def pause(self, reason: str | None) -> None:
+        self._put(PausePush(reason=reason))
 
     def close(self, code: int, reason: str) -> None:
         if self._end is None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import attrs
 import structlog
 from aiohttp import web
 
-from rendezvous.door.admin import ActView, act_view
+from rendezvous.door.admin import ActView, Approved, PauseView, QuarantineView, act_view, pause_view
 from rendezvous.door.call import Call, Shown
 from rendezvous.door.metrics import CONTENT_TYPE, render
 from rendezvous.door.resources import Door
+from rendezvous.door.workers import id_of
 from swarm import __version__
 from swarm.model import Refusal, RefusalCode, Status
 from swarm.wire import Answer, encode
+
+if TYPE_CHECKING:
+    from rendezvous.ledger.queries import LedgerReader
 
 __all__ = ["AlertView", "Health", "StatusView", "export_queue", "healthz", "metrics", "readyz", "status"]
 
@@ -26,6 +31,8 @@ CHUNK_BYTES: Final = 64 * 1024
 CHUNK_TIMEOUT_S: Final = 20.0
 #: Acts of operators that the status shows.
 LATEST_ACTS: Final = 5
+#: Quarantines that the status shows, those that last longest first.
+SHOWN_QUARANTINES: Final = 20
 
 
 class StatusView(Answer, frozen=True):
@@ -43,6 +50,10 @@ class StatusView(Answer, frozen=True):
     peer: str | None = None
     peer_addrs: tuple[str, ...] = ()
     alerts: tuple[AlertView, ...] = ()
+    paused: tuple[PauseView, ...] = ()
+    quarantines: tuple[QuarantineView, ...] = ()
+    #: The pinned versions, by name.
+    approved: tuple[Approved, ...] = ()
     #: The latest of what operators did; ``GET /v1/admin/acts`` has all.
     acts: tuple[ActView, ...] = ()
 
@@ -65,7 +76,8 @@ class Health(Answer, frozen=True):
 async def status(door: Door, call: Call) -> StatusView:
     """Totals of the swarm."""
     del call
-    counts, latest = await door.ledger.read(lambda reader: (reader.counts(), reader.acts(limit=LATEST_ACTS)))
+    counts = await door.ledger.read(lambda reader: reader.counts())
+    by_hand = await door.ledger.read(lambda reader: _by_hand(reader, now=door.wall()))
     live = list(door.fleet.live())
     peer = door.site.peer()
     return StatusView(
@@ -89,7 +101,35 @@ async def status(door: Door, call: Call) -> StatusView:
             )
             for alert in door.alerts()
         ),
-        acts=tuple(map(act_view, latest)),
+        paused=by_hand.paused,
+        quarantines=by_hand.quarantines,
+        approved=by_hand.approved,
+        acts=by_hand.acts,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class _ByHand:
+    paused: tuple[PauseView, ...]
+    quarantines: tuple[QuarantineView, ...]
+    approved: tuple[Approved, ...]
+    acts: tuple[ActView, ...]
+
+
+def _by_hand(reader: LedgerReader, *, now: float) -> _ByHand:
+    versions: dict[str, list[str]] = {}
+    for pinned in reader.approvals():
+        versions.setdefault(pinned.name, []).append(pinned.version)
+    return _ByHand(
+        paused=tuple(map(pause_view, reader.pauses())),
+        quarantines=tuple(
+            QuarantineView(
+                worker=id_of(one.worker), host=one.host, left_s=round(one.left_s, 1), who=one.who, why=one.why
+            )
+            for one in reader.quarantines(now=now)[:SHOWN_QUARANTINES]
+        ),
+        approved=tuple(Approved(name=name, versions=tuple(pinned)) for name, pinned in versions.items()),
+        acts=tuple(map(act_view, reader.acts(limit=LATEST_ACTS))),
     )
 
 

@@ -12,6 +12,7 @@ from rendezvous.door.envelope import error_body, outcome_of
 from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
 from rendezvous.ledger.ops import Cancel, Ended, Replay, WorkerRef
+from rendezvous.policy.pauses import check_paused, pauses_of
 from swarm.model import TERMINAL, Refusal, RefusalCode, Status
 from swarm.wire import MAX_INT, Answer, ErrorBody, JobView, Outcome, Page, ResultView, TaskView
 
@@ -118,20 +119,23 @@ async def why(door: Door, call: Call) -> WhyView | Refusal:
     live = [(worker.ref, worker.facts) for worker in door.fleet.live()]
     now = door.wall()
 
-    def look(reader: LedgerReader) -> tuple[TaskView, list[tuple[WorkerRef, Refusal | None]]] | None:
+    def look(
+        reader: LedgerReader,
+    ) -> tuple[TaskView, list[tuple[WorkerRef, Refusal | None]], Refusal | None] | None:
         view = reader.task(task_id, owner)
         if view is None:
             return None
-        return view, reader.refusals(task_id, live, now=now) if view.status == Status.PENDING else []
+        paused = check_paused(pauses_of(reader.pauses()), host=view.host, job=view.job)
+        return view, reader.refusals(task_id, live, now=now) if view.status == Status.PENDING else [], paused
 
     found = await door.ledger.read(look)
     if found is None:
         return _no_task(task_id)
-    view, refusals = found
+    view, refusals, paused = found
     return WhyView(
         task=task_id,
         status=view.status,
-        message=_because(view, [refusal for _, refusal in refusals], now),
+        message=_because(view, [refusal for _, refusal in refusals], now, paused),
         live_workers=len(live),
         workers=tuple(
             WorkerWhy(
@@ -144,7 +148,7 @@ async def why(door: Door, call: Call) -> WhyView | Refusal:
     )
 
 
-def _because(view: TaskView, refusals: list[Refusal | None], now: float) -> str:
+def _because(view: TaskView, refusals: list[Refusal | None], now: float, paused: Refusal | None) -> str:
     status = Status(view.status)
     if status is Status.ACTIVE:
         return f"it is running: {view.assignee} holds it"
@@ -156,6 +160,8 @@ def _because(view: TaskView, refusals: list[Refusal | None], now: float) -> str:
     if status in TERMINAL:
         told = ": ".join(part for part in (view.reason, view.detail) if part)
         return f"it has ended: {view.status}" + (f", {told}" if told else "")
+    if paused is not None:
+        return paused.message
     if not refusals:
         return "no worker is live; start one with the join link"
     if any(refusal is None for refusal in refusals):

@@ -9,11 +9,11 @@ import msgspec
 from rendezvous.door.call import Call
 from rendezvous.door.resources import Door
 from rendezvous.fleet import Worker
-from rendezvous.ledger.ops import RemoveWorker
+from rendezvous.ledger.ops import RemoveWorker, WorkerRef
 from swarm.model import Refusal, RefusalCode
 from swarm.wire import Answer, Page, Stats
 
-__all__ = ["Removed", "WorkerView", "remove_worker", "worker", "workers"]
+__all__ = ["Removed", "WorkerView", "find_worker", "id_of", "remove_worker", "unknown_worker", "worker", "workers"]
 
 _APART: Final = ":"
 
@@ -52,7 +52,7 @@ def view(door: Door, one: Worker) -> WorkerView:
     hello = one.hello
     live = door.fleet.is_live(one)
     return WorkerView(
-        id=f"{one.ref.address}{_APART}{one.ref.instance}",
+        id=id_of(one.ref),
         address=one.ref.address,
         instance=one.ref.instance,
         payout=one.payout,
@@ -80,7 +80,12 @@ async def workers(door: Door, call: Call) -> Page | Refusal:
     return Page(items=tuple(rest[:limit]), next=rest[limit - 1].id if len(rest) > limit else None)
 
 
-def _find(door: Door, wanted: str) -> Worker | None:
+def id_of(ref: WorkerRef) -> str:
+    """How a worker is named in the operator's calls."""
+    return f"{ref.address}{_APART}{ref.instance}"
+
+
+def find_worker(door: Door, wanted: str) -> Worker | None:
     """By ``address:instance``, or by the address alone where it has one instance."""
     address, _, instance = wanted.partition(_APART)
     found = [
@@ -89,7 +94,8 @@ def _find(door: Door, wanted: str) -> Worker | None:
     return found[0] if len(found) == 1 else None
 
 
-def _unknown(wanted: str) -> Refusal:
+def unknown_worker(wanted: str) -> Refusal:
+    """There is none of this id, or several of this address."""
     return Refusal(
         RefusalCode.NOT_FOUND, f"there is no one worker {wanted[:120]}; ids are ADDRESS:INSTANCE, see GET /v1/workers"
     )
@@ -97,15 +103,15 @@ def _unknown(wanted: str) -> Refusal:
 
 async def worker(door: Door, call: Call) -> WorkerView | Refusal:
     """One node."""
-    found = _find(door, call.path("id"))
-    return view(door, found) if found else _unknown(call.path("id"))
+    found = find_worker(door, call.path("id"))
+    return view(door, found) if found else unknown_worker(call.path("id"))
 
 
 async def remove_worker(door: Door, call: Call) -> Removed | Refusal:
     """Take a node off the list; what it held goes back uncounted. One that still runs comes back at its next turn."""
-    found = _find(door, call.path("id"))
+    found = find_worker(door, call.path("id"))
     if found is None:
-        return _unknown(call.path("id"))
+        return unknown_worker(call.path("id"))
     requeued: int = await door.ledger.call(RemoveWorker(worker=found.ref, who=call.who.owner))
     door.fleet.remove(found.ref)
     return Removed(id=call.path("id"), requeued=requeued)

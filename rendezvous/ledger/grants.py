@@ -246,12 +246,13 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     for turn in turns:
         if turn.again:
             _grant_again(unit, turn, turn.again)
-    asking = [turn for turn in turns if not turn.outdated and (turn.op.want or turn.op.offers)]
-    if not asking:
-        return
+    present = [turn for turn in turns if not turn.outdated]
     rules = load_rules(unit)
-    if rules.pauses.swarm is not None:
-        _refuse_all(asking, check_paused(rules.pauses))
+    if rules.pauses.swarm is not None:  # told to those too that ask for nothing since they know of it
+        _refuse_all(present, check_paused(rules.pauses))
+        return
+    asking = [turn for turn in present if turn.op.want or turn.op.offers]
+    if not asking:
         return
     lines.open_due()
     wanted = sum(turn.op.want + len(turn.op.offers) for turn in asking)

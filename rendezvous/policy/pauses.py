@@ -6,6 +6,7 @@ A pause stops grants and nothing else: what is held already may be finished, ren
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -87,7 +88,7 @@ def check_paused(pauses: Pauses, *, host: str | None = None, job: JobId | None =
     what = "the swarm" if found.scope is Scope.SWARM else f"{found.scope.value} {found.name}"
     return Refusal(
         RefusalCode.PAUSED,
-        f"{what} was paused by {found.who}: {found.why or 'no reason given'}",
+        f"{what} was paused by {found.who} at {_clock(found.since)}: {found.why or 'no reason given'}",
         details={
             "scope": found.scope.value,
             "name": found.name,
@@ -96,3 +97,7 @@ def check_paused(pauses: Pauses, *, host: str | None = None, job: JobId | None =
             "since": found.since,
         },
     )
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))

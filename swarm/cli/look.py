@@ -156,8 +156,7 @@ def status(as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        acts, alerts = answer.pop("acts", []), answer.pop("alerts", [])
-        told = [("alert", _alert(alert)) for alert in alerts] + [("operator", _act(act)) for act in acts]
+        told = [(name, say(one)) for field, name, say in _BY_HAND for one in answer.pop(field, [])]
         print_pairs([*_flat(answer), *told])
 
 
@@ -167,6 +166,30 @@ def _act(act: Mapping[str, Any]) -> str:
 
 def _alert(alert: Mapping[str, Any]) -> str:
     return f"{alert['code']}: {alert['message']}; {alert['hint']}"
+
+
+def _pause(pause: Mapping[str, Any]) -> str:
+    what = " ".join(part for part in (pause["scope"], pause.get("name")) if part)
+    return f"{what} since {_clock(float(pause['since']))}, by {pause['who']}: {pause['why']}"
+
+
+def _quarantine(one: Mapping[str, Any]) -> str:
+    who = one.get("who") or "the root"
+    return f"{one['worker']} on {one['host']} for {one['left_s']:.0f} s more, by {who}: {one['why']}"
+
+
+def _pinned(one: Mapping[str, Any]) -> str:
+    return f"{one['name']} {', '.join(one['versions'])}"
+
+
+#: What of the status is told in a line of its own each: its field, what it is called, and how it reads.
+_BY_HAND: Final = (
+    ("alerts", "alert", _alert),
+    ("paused", "paused", _pause),
+    ("quarantines", "quarantine", _quarantine),
+    ("approved", "only version", _pinned),
+    ("acts", "operator", _act),
+)
 
 
 @click.command(cls=Command, examples=[("who is there", "swarm workers")])

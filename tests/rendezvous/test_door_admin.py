@@ -9,7 +9,7 @@ import pytest
 
 from rendezvous.door import session as session_module
 from tests.rendezvous.door_harness import Stage, door
-from tests.rendezvous.test_door_session import talk
+from tests.rendezvous.test_door_session import Talk, talk
 
 WHY = "a test says so"
 
@@ -131,11 +131,12 @@ async def test_nobody_revokes_the_key_that_asks_or_one_that_is_not_there(tmp_pat
         assert await _acts(stage) == []
 
 
-@pytest.mark.parametrize("path", ["/v1/admin/fail", "/v1/admin/revoke", "/v1/admin/admit"])
+@pytest.mark.parametrize("path", ["/v1/admin/fail", "/v1/admin/revoke", "/v1/admin/admit", "/v1/admin/pause"])
 async def test_no_act_goes_without_a_reason_or_by_another_than_an_operator(tmp_path: Path, path: str) -> None:
     async with door(tmp_path) as stage:
         carol = await stage.requester("carol")
-        body = {"tasks": ["0" * 36]} if path.endswith("fail") else {"owner": "carol"}
+        said: dict[str, Any] = {"fail": {"tasks": ["0" * 36]}, "pause": {}}
+        body = said.get(path.rpartition("/")[2], {"owner": "carol"})
         assert (await stage.operator.post(path, {**body, "why": ""})).code == "bad_request"
         assert (await carol.post(path, {**body, "why": WHY})).code == "forbidden"
 
@@ -151,3 +152,128 @@ async def test_acts_come_page_by_page_newest_first(tmp_path: Path) -> None:
         assert [act["subject"] for act in (*first["items"], *rest["items"])] == tasks[::-1]
         assert "next" not in rest
         assert (await stage.operator.get("/v1/admin/acts?cursor=x")).code == "bad_request"
+
+
+# ── pause, quarantine, versions ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_paused_swarm_grants_nothing_and_says_who_why_and_since_when(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        async with talk(stage, alice) as session:
+            await session.take()
+            paused = (await stage.operator.post("/v1/admin/pause", {"why": WHY})).data
+            assert (paused["scope"], paused["who"], paused["why"]) == ("swarm", "operator", WHY)
+            frame = await session.hear()
+            assert frame["frame"] == "pause"
+            assert WHY in frame["reason"]
+
+            (task,) = await stage.submit(carol, 1)
+            answer = await _turn(session, want=1)
+            assert "grants" not in answer
+            assert answer["paused"] == frame["reason"]
+            assert (await session.take())["paused"] == frame["reason"]  # also where it asks for nothing
+
+            why = (await carol.get(f"/v1/tasks/{task}/why")).data
+            assert all(part in why["message"] for part in ("operator", WHY, "UTC"))
+            refusal = why["workers"][0]["refusal"]
+            assert refusal["code"] == "paused"
+            assert refusal["details"]["since"] == paused["since"]
+            status = (await stage.operator.get("/v1/status")).data
+            assert status["paused"] == [paused]
+
+            assert (await stage.operator.post("/v1/admin/resume", {})).data == {"scope": "swarm", "name": ""}
+            assert await session.hear() == {"frame": "pause"}
+            assert [grant["task"]["id"] for grant in (await session.take(want=1))["grants"]] == [task]
+        assert "paused" not in (await stage.operator.get("/v1/status")).data
+        assert [act["act"] for act in await _acts(stage)] == ["resumed", "paused"]
+
+
+async def _turn(session: Talk, **said: Any) -> dict[str, Any]:
+    """A turn's answer; nudges on the way are nothing that a test is about."""
+    frame = await session.take(**said)
+    while frame["frame"] == "nudge":
+        frame = await session.hear()
+    return frame
+
+
+async def test_a_paused_host_keeps_its_tasks_alone_and_wakes_the_idle_when_it_is_resumed(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        body = {"host": "http://H0.example/some/page", "why": WHY}
+        assert (await stage.operator.post("/v1/admin/pause", body)).data["name"] == "h0.example"
+        held, other = await stage.submit(carol, 2)
+        async with talk(stage, alice) as session:
+            (grant,) = (await session.take(want=2))["grants"]
+            assert grant["task"]["id"] == other
+            assert WHY in (await carol.get(f"/v1/tasks/{held}/why")).data["message"]
+            await stage.operator.post("/v1/admin/resume", {"host": "h0.example", "why": "it answers again"})
+            assert (await session.hear())["frame"] == "nudge"
+            answer = await session.take(want=2, held=[{"task": other, "fence": grant["fence"]}])
+            assert [grant["task"]["id"] for grant in answer["grants"]] == [held]
+
+
+async def test_a_paused_job_and_what_cannot_be_paused(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        (task,) = await stage.submit(carol, 1)
+        job = (await carol.get(f"/v1/tasks/{task}")).data["job"]
+        await stage.operator.post("/v1/admin/pause", {"job": job, "why": WHY})
+        assert "grants" not in await alice.take(want=1)
+        assert WHY in (await carol.get(f"/v1/tasks/{task}/why")).data["message"]
+
+        both = await stage.operator.post("/v1/admin/pause", {"job": job, "host": "h0.example", "why": WHY})
+        assert both.code == "bad_request"
+        assert (await stage.operator.post("/v1/admin/pause", {"job": "0" * 36, "why": WHY})).code == "not_found"
+        assert (await stage.operator.post("/v1/admin/pause", {"host": "no host", "why": WHY})).code == "bad_request"
+        assert (await stage.operator.post("/v1/admin/resume", {})).code == "not_found"
+
+
+async def test_a_quarantined_worker_loses_what_it_holds_of_the_host_and_gets_no_more_of_it(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, bob = await stage.worker("alice"), await stage.worker("bob")
+        carol = await stage.requester("carol")
+        (task,) = await stage.submit(carol, 1)
+        body = {"worker": alice.address, "host": "h0.example", "why": WHY}
+        async with talk(stage, alice) as session:
+            await session.take(want=1)
+            answer = (await stage.operator.post("/v1/admin/quarantine", {**body, "for_s": 60})).data
+            assert (answer["requeued"], answer["who"], answer["left_s"]) == (1, "operator", 60)
+            frame = await session.hear()
+            while frame["frame"] == "nudge":  # the task waits again, and this worker's other slots are free
+                frame = await session.hear()
+            assert (frame["frame"], frame["tasks"]) == ("cancel", [task])
+            assert "grants" not in await _turn(session, want=1)
+            (why,) = (await carol.get(f"/v1/tasks/{task}/why")).data["workers"]
+            assert WHY in why["refusal"]["message"]
+        (shown,) = (await stage.operator.get("/v1/status")).data["quarantines"]
+        assert (shown["worker"], shown["host"], shown["why"]) == (
+            f"{alice.address}:{alice.instance}",
+            "h0.example",
+            WHY,
+        )
+
+        assert [grant["task"]["id"] for grant in (await bob.take(want=1))["grants"]] == [task]
+        last = (await carol.get(f"/v1/tasks/{task}/events")).data["items"][-2]
+        assert (last["move"], last["who"]) == ("quarantined", "operator")
+        lifted = await stage.operator.post("/v1/admin/unquarantine", {"worker": alice.address, "host": "h0.example"})
+        assert lifted.data == {"worker": f"{alice.address}:{alice.instance}", "host": "h0.example"}
+        again = await stage.operator.post("/v1/admin/unquarantine", {"worker": alice.address, "host": "h0.example"})
+        assert again.code == "not_found"
+        unknown = await stage.operator.post("/v1/admin/quarantine", {**body, "worker": "0x" + "0" * 40})
+        assert (unknown.status, unknown.code) == (404, "not_found")
+
+
+async def test_only_pinned_versions_are_granted_tasks(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        (task,) = await stage.submit(carol, 1)
+        body = {"name": "noop", "version": "2", "why": WHY}
+        assert (await stage.operator.post("/v1/admin/approve-version", body)).data["versions"] == ["2"]
+        assert "grants" not in await alice.take(want=1)
+        assert (await stage.operator.get("/v1/status")).data["approved"] == [{"name": "noop", "versions": ["2"]}]
+        refusal = (await carol.get(f"/v1/tasks/{task}/why")).data["workers"][0]["refusal"]
+        assert "noop" in refusal["message"]
+        withdrawn = await stage.operator.post("/v1/admin/approve-version", {**body, "approved": False})
+        assert withdrawn.data["versions"] == []
+        assert len((await alice.take(want=1))["grants"]) == 1

@@ -20,6 +20,15 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
         told = await run(tmp_path, "acts", "--data", data)
         assert told.out.strip().split("\t")[1:] == ["operator", "revoked", "carol", "left the team"]
 
+        paused = await run(tmp_path, "pause", "--host", "Example.com", "--why", "its owner called", "--data", data)
+        assert paused.out == "paused: host example.com; swarm-root resume ends it\n"
+        resumed = await run(tmp_path, "resume", "--host", "example.com", "--data", data)
+        assert resumed.out == "resumed: host example.com\n"
+        pinned = await run(tmp_path, "approve-version", "worker", "0.1.0", "--why", "x", "--data", data)
+        assert pinned.out == "worker: only 0.1.0\n"
+        nobody = await run(tmp_path, "quarantine", "0x0", "example.com", "--why", "x", "--data", data)
+        assert (nobody.code, nobody.err.partition(":")[0]) == (1, "error")
+
         failed = await run(tmp_path, "fail", NOBODY, "--why", "a test", "--data", data)
         assert (failed.code, failed.out) == (1, f"{NOBODY}\tnot_found: there is no task {NOBODY}\n")
         admitted = await run(
