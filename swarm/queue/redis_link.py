@@ -93,10 +93,11 @@ def connect(where: RedisUrl, *, timeout_s: float = TIMEOUT_S) -> Redis:
         raise ConfigurationError(
             "the Python package redis isn't installed", hint="pip install 'task-swarm[redis]'"
         ) from fault
-    # One more try at once, for a connection that died while it was idle; waiting is the caller's decision.
-    once_more = Retry(NoBackoff(), retries=1)
+    # Nothing is sent twice behind a caller's back: a script may have run. A connection that died while it was idle is
+    # noticed when it is taken from the pool, and replaced.
+    never = Retry(NoBackoff(), retries=0)
     client: Redis = Redis.from_url(
-        where.url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=once_more, protocol=2
+        where.url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=never, protocol=2
     )
     return client
 

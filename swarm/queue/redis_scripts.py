@@ -157,7 +157,7 @@ for i = 1, shape == 'none' and 0 or math.max(wanted, 64) do
     local said = read and type(fields) == 'table' and fields.priority
     if type(said) == 'number' and said >= 0 and said <= 9 then rank = 9 - math.floor(said) end
   end
-  local id = prefix .. '-' .. i
+  local id = prefix .. '-' .. count('named', 1)
   local state = {rank = rank, n = 0}
   redis.call('HSET', tasks, id, message)
   note(id, state)
