@@ -28,6 +28,7 @@ SWARM_FILE: Final = "swarm.json"
 LEDGER: Final = "ledger.sqlite"
 BLOCKS: Final = "blocks"
 KNOWN_PEERS: Final = "peers.json"
+COPIES: Final = "copies.json"
 WALLET: Final = "wallet.json"
 CONTRACT_FILE: Final = "contract.json"
 _SEED_BYTES: Final = 32
@@ -79,6 +80,11 @@ class RootDirectory:
     def known_peers(self) -> Path:
         """Where the peer keeps whom it met."""
         return self.path / KNOWN_PEERS
+
+    @property
+    def copies(self) -> Path:
+        """How far small manifests were copied into Kubo."""
+        return self.path / COPIES
 
     @property
     def wallet(self) -> Path:

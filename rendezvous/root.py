@@ -24,6 +24,7 @@ from rendezvous.chain.keys import open_signer
 from rendezvous.chain.outbox import Rules
 from rendezvous.chain.reconcile import ChainSettings, PayDesk, open_pay_desk
 from rendezvous.chain.sender import Signer
+from rendezvous.copies import copy_manifests, waking
 from rendezvous.directory import RootDirectory, open_directory
 from rendezvous.door.app import build_app
 from rendezvous.door.ipfs_rpc import add_ipfs_routes
@@ -200,6 +201,11 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         if pay_desk is not None:
             jobs.append(pay_desk.run())
         jobs += [intake.run() for intake in intakes]
+        if settings.ipfs is not None:
+            completed = asyncio.Event()
+            stack.enter_context(waking(ledger, completed))
+            kubo = (*charter.stores, settings.ipfs)[0]
+            jobs.append(copy_manifests(ledger, store, completed, file=directory.copies, kubo=kubo))
         announcer, woken = None, asyncio.Event()
         if peer is not None:
             announcer = Announcer(door.fleet, root=charter.key_id, epoch=time.time_ns(), clock=time.monotonic)

@@ -36,7 +36,7 @@ from rendezvous.ledger.why import why_not
 from rendezvous.policy.pacing import FOREVER
 from rendezvous.policy.pauses import Pause
 from swarm.errors import MalformedInput
-from swarm.model import Address, Cid, JobId, Refusal, Role, Settle, Status, TaskId, Wei
+from swarm.model import Address, Cid, JobId, Move, Refusal, Role, Settle, Status, TaskId, Wei
 from swarm.wire import EventView, JobView, Page, TaskView
 
 __all__ = ["KeyRow", "LedgerReader"]
@@ -476,6 +476,16 @@ class LedgerReader:
         """A manifest that came inline with its completion."""
         found = self._rows(sa.select(t.manifests.c.body).where(t.manifests.c.cid == cid))
         return bytes(found[0][0]) if found else None
+
+    def inline_manifests(self, after: int, up_to: int) -> list[tuple[Cid, bytes]]:
+        """The manifests that came inline with the completions after one event, up to another; each once."""
+        results = (
+            sa.select(t.tasks.c.result)
+            .join(t.events, t.events.c.seq == t.tasks.c.seq)
+            .where(t.events.c.id > after, t.events.c.id <= up_to, t.events.c.move == Move.COMPLETE.value)
+        )
+        statement = sa.select(t.manifests.c.cid, t.manifests.c.body).where(t.manifests.c.cid.in_(results))
+        return [(row.cid, bytes(row.body)) for row in self._rows(statement)]
 
     def result_cids(self) -> Iterator[Cid]:
         """The results of all tasks that the ledger has, oldest task first."""

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, decode_manifest
 from tests.acceptance.exactly_once import assert_ended_once
 from tests.acceptance.harness import Door, Scene, Worker, free_port, noop, until
@@ -86,6 +89,43 @@ def test_results_wait_while_kubo_is_away_and_none_is_lost(scene: Scene) -> None:
         for task in door.tasks_of(job):
             assert_ended_once(door.history(task["id"]))
             assert_whole(door, task)
+
+
+def test_small_results_get_into_kubo_and_its_gateway_shows_them_also_after_an_outage_and_a_kill(scene: Scene) -> None:
+    gateway = free_port()
+    addresses = {
+        "Addresses.API": f'"/ip4/127.0.0.1/tcp/{free_port()}"',
+        "Addresses.Gateway": f'"/ip4/127.0.0.1/tcp/{gateway}"',
+    }
+    kubo = make_kubo(scene.directory / "kubo", configuration=addresses)
+    scene.closing.callback(kubo.stop)
+    kubo.start()
+    root = scene.root("--host-rate", "0", "--ipfs", kubo.multiaddr)
+    scene.worker(root, name="alice")
+    first = _small_results(root.door, 5)
+    until(lambda: first <= _pinned(kubo), 30, "the manifests to be copied")
+    for cid in first:
+        page = httpx.get(f"http://127.0.0.1:{gateway}/ipfs/{cid}?format=raw")
+        assert page.is_success, page.text
+        assert raw_cid(page.content) == cid
+
+    kubo.stop()
+    second = _small_results(root.door, 5)
+    root.kill()
+    kubo.start()
+    root.start()
+    until(lambda: second <= _pinned(kubo), 30, "the manifests to be copied after all")
+
+
+def _small_results(door: Door, number: int) -> set[str]:
+    """Results whose manifests come inside the turns, with nothing else to upload."""
+    job = door.submit([noop() for _ in range(number)])["job"]
+    assert door.wait_done(job, 30)["counts"] == {"completed": number}
+    return {task["result"] for task in door.tasks_of(job)}
+
+
+def _pinned(kubo: Kubo) -> set[str]:
+    return set(kubo.command("pin", "ls", "--type=direct", "--quiet").split())
 
 
 def assert_whole(door: Door, task: dict[str, Any]) -> Manifest:
