@@ -15,6 +15,7 @@ from aiohttp import web
 
 from rendezvous.acceptance import DigestSigner, acceptor
 from rendezvous.announce import Announcer
+from rendezvous.chain.channels import all_channels
 from rendezvous.chain.reconcile import PayDesk
 from rendezvous.directory import RootDirectory
 from rendezvous.door.auth import Keys, bearer, digest_of, new_key
@@ -30,6 +31,7 @@ from rendezvous.door.session import Sessions
 from rendezvous.door.site import Charter, Site
 from rendezvous.door.stream import EventStream
 from rendezvous.door.turns import Turns
+from rendezvous.door.vouchers import Vouchers
 from rendezvous.fleet import KEPT_S, Fleet
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import LedgerEvent, PutInvite, PutKey, SeenWorker, SeeWorkers, WorkerFacts, WorkerRef
@@ -42,7 +44,7 @@ from swarm.model import Role
 from swarm.signing import JoinLink, format_join_link
 from swarm.web.fetcher import trusted_cas, user_agent
 from swarm.web.transfer import origin_of
-from swarm.wire import PeerSettings, Requires
+from swarm.wire import EthereumSettings, PeerSettings, Requires
 
 __all__ = [
     "Place",
@@ -153,6 +155,7 @@ async def build_door(
             hungry=pacer.hungry,
             roots=(charter.key_id,),
             network_id=charter.network_id,
+            vouchers=await _vouchers(ledger, signer, charter.ethereum),
         ),
         stream=EventStream(await ledger.read(lambda reader: reader.last_event_id())),
         sessions=Sessions(),
@@ -168,6 +171,14 @@ async def build_door(
         accept=acceptor(charter.seed, signer, charter.ethereum),
         alerts=tuple if pay_desk is None else lambda: pay_desk.alerts.active,
     )
+
+
+async def _vouchers(ledger: Ledger, signer: DigestSigner | None, ethereum: EthereumSettings | None) -> Vouchers | None:
+    """Who signs what is owed on channels; None in an unpaid swarm."""
+    if signer is None or ethereum is None:
+        return None
+    payees = [channel.payee for channel in await all_channels(ledger, signer.address)]
+    return Vouchers(ledger, signer, ethereum, payees=payees)
 
 
 async def _no_chain() -> None:

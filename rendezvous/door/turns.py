@@ -17,6 +17,7 @@ import swarm
 from rendezvous.door.envelope import error_body, outcome_of
 from rendezvous.door.metrics import Metrics
 from rendezvous.door.verify import verify_all
+from rendezvous.door.vouchers import Vouchers
 from rendezvous.fleet import Fleet, Worker
 from rendezvous.ledger.ops import (
     DoneItem,
@@ -32,7 +33,7 @@ from rendezvous.ledger.ops import (
 from rendezvous.policy.versions import check_release
 from rendezvous.store import RootStore
 from swarm.model import Address, Refusal, RefusalCode, TaskId
-from swarm.wire import Grant, Outcome, Renewed, Turn, TurnAnswer
+from swarm.wire import Grant, Outcome, Renewed, SignedVoucher, Turn, TurnAnswer
 
 if TYPE_CHECKING:
     from rendezvous.ledger.ledger import Ledger
@@ -59,6 +60,7 @@ class Turns:
         hungry: told when a worker wanted more than there was.
         roots: the peer ids whose gossip workers should believe.
         network_id: of this swarm.
+        vouchers: signs what is owed; None in an unpaid swarm.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class Turns:
         hungry: Callable[[], None],
         roots: tuple[str, ...],
         network_id: str,
+        vouchers: Vouchers | None = None,
     ) -> None:
+        self._vouchers = vouchers
         self._ledger = ledger
         self._store = store
         self._fleet = fleet
@@ -188,9 +192,16 @@ class Turns:
         worker.hungry = len(result.granted) < min(turn.free, len(turn.offers) + turn.want)
         if worker.hungry:
             self._hungry()
-        return self._answer(turn, result, refused)
+        vouchers: tuple[SignedVoucher, ...] = ()
+        if self._vouchers is not None:
+            vouchers = await self._vouchers.since(
+                worker.payout, turn.vouchers_seen, earned=result.earned, news=turn.hello is not None
+            )
+        return self._answer(turn, result, refused, vouchers)
 
-    def _answer(self, turn: Turn, result: TurnResult, refused: list[Ended]) -> TurnAnswer:
+    def _answer(
+        self, turn: Turn, result: TurnResult, refused: list[Ended], vouchers: tuple[SignedVoucher, ...]
+    ) -> TurnAnswer:
         for grant in result.granted:
             self._metrics.count("swarm_grants_total", via=grant.via.value)
         if turn.offers:
@@ -214,6 +225,7 @@ class Turns:
             live_workers=self._fleet.live_count(),
             spread_s=self._fleet.spread_s(),
             roots=self._roots,
+            vouchers=vouchers,
         )
 
 
