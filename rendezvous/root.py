@@ -238,8 +238,15 @@ def _chain_settings(settings: RootSettings, directory: RootDirectory) -> ChainSe
         url=settings.rpc or "",
         contract=settings.contract or "",
         holder=f"{socket.gethostname()}:{directory.path}",
-        rules=Rules(finality_blocks=settings.finality, max_fee_wei=int(settings.max_fee * GWEI)),
+        rules=_rules(settings),
     )
+
+
+def _rules(settings: RootSettings) -> Rules:
+    max_fee_wei = int(settings.max_fee * GWEI)
+    if settings.finality == "finalized":
+        return Rules(finalized_tag=True, max_fee_wei=max_fee_wei)
+    return Rules(finality_blocks=settings.finality, max_fee_wei=max_fee_wei)
 
 
 def _ledger_settings(settings: RootSettings, signer: Signer | None) -> LedgerSettings:

@@ -21,6 +21,7 @@ DEFAULT_DATA: Final = Path("~/.local/share/task-swarm/root").expanduser()
 LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 Admission = Literal["invite", "allowlist", "open"]
+Finality = int | Literal["finalized"]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -73,9 +74,11 @@ def _url_with_query(given: str) -> str:
     return given.strip()
 
 
-def _blocks(given: str) -> int:
+def _finality(given: str) -> Finality:
+    if given.strip() == "finalized":
+        return "finalized"
     if not (given.isascii() and given.isdigit() and int(given) <= 100_000):
-        raise ValueError("a number of blocks")
+        raise ValueError("a number of blocks, or finalized")
     return int(given)
 
 
@@ -198,8 +201,12 @@ class RootSettings:
     passphrase_file: Path | None = setting(
         "the file of its passphrase; without it the terminal is asked", default=None, parse=directory
     )
-    finality: int = setting(
-        "a transaction is final with so many blocks on top of its own", default=12, parse=_blocks, unit="blocks"
+    finality: Finality = setting(
+        "a transaction is final with so many blocks on top of its own, or, with the word `finalized`, once the chain "
+        "calls its block that",
+        default=12,
+        parse=_finality,
+        unit="blocks",
     )
     max_fee: float = setting(
         "the most that is offered for a unit of gas", default=100.0, parse=number(0.000_000_001, 1e6), unit="gwei"

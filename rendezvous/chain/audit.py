@@ -15,6 +15,7 @@ import attrs
 from rendezvous.chain import escrow
 from rendezvous.chain.channels import all_channels, channel_differences
 from rendezvous.chain.escrow import ContractEvent
+from rendezvous.chain.finality import Finality
 from rendezvous.chain.rpc import Rpc
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.money_ops import Intent, IntentKind, IntentState, Sender
@@ -51,7 +52,7 @@ class AuditReport:
     differences: tuple[str, ...]
 
 
-async def audit(ledger: Ledger, rpc: Rpc, address: Address, *, contract: Address, finality_blocks: int) -> AuditReport:
+async def audit(ledger: Ledger, rpc: Rpc, address: Address, *, contract: Address, finality: Finality) -> AuditReport:
     """Compare what the ledger says is done with what the chain shows.
 
     Raises:
@@ -62,7 +63,7 @@ async def audit(ledger: Ledger, rpc: Rpc, address: Address, *, contract: Address
     sender = await ledger.read(lambda reader: reader.sender(address))
     if sender is None:
         return AuditReport(block=0, tasks=0, open_wei=0, paid_wei=0, balance_wei=0, differences=())
-    block = max(sender.since_number, int(await rpc.call("eth_blockNumber"), 16) - finality_blocks)
+    block = max(sender.since_number, await finality.look(rpc))
     events = await _events(rpc, address, contract=contract, first=sender.since_number + 1, last=block)
     reading = {"to": contract, "data": "0x" + escrow.balance_call(address).hex()}
     balance_wei = escrow.decode_balance(await rpc.call("eth_call", reading, hex(block)))

@@ -14,6 +14,7 @@ import structlog
 
 from rendezvous.chain import escrow
 from rendezvous.chain.escrow import ContractEvent
+from rendezvous.chain.finality import Finality
 from rendezvous.chain.rpc import Call, Rpc
 from rendezvous.ledger.channels import ChannelRow
 from rendezvous.ledger.ledger import Ledger
@@ -41,15 +42,15 @@ class ChannelFollower:
         rpc: the node.
         payer: whose channels.
         contract: the escrow's address.
-        finality_blocks: only blocks with so many on top are believed.
+        finality: only what is final is believed.
     """
 
-    def __init__(self, ledger: Ledger, rpc: Rpc, payer: Address, *, contract: Address, finality_blocks: int) -> None:
+    def __init__(self, ledger: Ledger, rpc: Rpc, payer: Address, *, contract: Address, finality: Finality) -> None:
         self._ledger: Final = ledger
         self._rpc: Final = rpc
         self._payer: Final = payer
         self._contract: Final = contract
-        self._finality_blocks: Final = finality_blocks
+        self._finality: Final = finality
         #: The last final block whose events were read; None before the first look.
         self._read_up_to: int | None = None
 
@@ -67,8 +68,8 @@ class ChannelFollower:
             RpcUnreachable: the node doesn't answer.
             RpcSaid: it refuses to be asked.
         """
-        final = int(await self._rpc.call("eth_blockNumber"), 16) - self._finality_blocks
-        if final < 0 or (self._read_up_to is not None and final <= self._read_up_to):
+        final = await self._finality.look(self._rpc)
+        if self._read_up_to is not None and final <= self._read_up_to:
             return 0
         if self._read_up_to is None:
             payees = {channel.payee for channel in await all_channels(self._ledger, self._payer)}

@@ -34,14 +34,12 @@ class Judge:
         rpc: the node.
         sender: whose batches.
         contract: the escrow's address.
-        finality_blocks: what is true is so on a final block.
     """
 
-    def __init__(self, rpc: Rpc, *, sender: Address, contract: Address, finality_blocks: int) -> None:
+    def __init__(self, rpc: Rpc, *, sender: Address, contract: Address) -> None:
         self._rpc: Final = rpc
         self._sender: Final = sender
         self._contract: Final = contract
-        self._finality_blocks: Final = finality_blocks
 
     async def took_effect(self, transaction: Transaction, view: ChainView) -> bool:
         """Whether an event of the contract comes from an attempt of this transaction."""
@@ -54,7 +52,7 @@ class Judge:
 
     async def cure(self, intents: Sequence[Intent], view: ChainView) -> list[ItemOutcome]:
         """What becomes of each intent of a batch that failed."""
-        height = max(0, view.head - self._finality_blocks)
+        height = max(0, view.final)
         tasks = await self._tasks(intents, hex(height))
         channels = await self.channels(intents, view)
         outcomes = [true_already(intent) for intent in intents if _is_true(intent, tasks.get(intent.n), view, channels)]
@@ -102,7 +100,7 @@ class Judge:
         payees = list(dict.fromkeys(intent.payee for intent in intents if intent.kind is IntentKind.FUND))
         if not payees:
             return {}
-        block = hex(max(0, view.head - self._finality_blocks))
+        block = hex(max(0, view.final))
         calls = [
             ("eth_call", [self._reading(escrow.channel_call(self._sender, payee or escrow.NO_ADDRESS)), block])
             for payee in payees

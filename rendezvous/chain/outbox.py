@@ -58,6 +58,8 @@ BATCH_MOST: Final[Mapping[str, int]] = {"create": 500, "settle": 200, "deposit":
 
 #: How long a block takes at most on the chains that we know, seconds.
 BLOCK_S: Final = 15.0
+#: How far the finalized block is behind: two to three epochs of 32 slots.
+FINALIZED_BLOCKS: Final = 96
 
 _UNMINED: Final = frozenset({TxState.SIGNED, TxState.SENT, TxState.FOREIGN})
 
@@ -67,8 +69,10 @@ class Rules:
     """What an operator may set of the outbox.
 
     Args:
-        finality_blocks: a transaction is final with so many blocks on top of its own.
-        watch_blocks: a final one's block is looked at until so many are on top.
+        finality_blocks: a transaction is final with so many blocks on top of its own; also where the chain is asked for
+            its finalized block and has none.
+        finalized_tag: a transaction is final when the chain says so of its block.
+        watch_blocks: a final one's block is looked at until so many final ones are on top.
         stuck_blocks: one that wasn't included in so many gets higher fees.
         max_fee_wei: the most that is offered for a unit of gas.
         in_flight_most: transactions that may be under way at once.
@@ -79,6 +83,7 @@ class Rules:
     """
 
     finality_blocks: int = 12
+    finalized_tag: bool = False
     watch_blocks: int = 64
     stuck_blocks: int = 5
     max_fee_wei: Wei = 100 * 10**9
@@ -86,6 +91,11 @@ class Rules:
     linger_s: float = 1.0
     doubt_s: float = 30.0
     alert_after_s: float = 120.0
+
+    @property
+    def final_after_s(self) -> float:
+        """How long a transaction takes at most to be final on a chain that grows, seconds."""
+        return BLOCK_S * max(self.finality_blocks, FINALIZED_BLOCKS if self.finalized_tag else 0)
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +114,8 @@ class ChainView:
     Args:
         head: the newest block's number.
         timestamp: its time, Unix seconds.
-        nonce: the sender's next one on that block.
+        final: the newest final block's number; below zero where there is none.
+        nonce: the sender's next one on the newest block.
         final_nonce: its next one on the newest final block.
         wallet_wei: the sender's ether.
         escrow_wei: the sender's balance in the contract.
@@ -116,6 +127,7 @@ class ChainView:
     """
 
     head: int
+    final: int
     timestamp: int
     base_fee_wei: Wei
     tip_wei: Wei
@@ -348,18 +360,18 @@ class _Outlook:
         )
 
     def _look_at_depth(self, transaction: Transaction, receipt: Receipt) -> None:
-        deep = self._view.head - receipt.number
+        deep = self._view.final - receipt.number
         if transaction.state is TxState.FINAL:
-            if deep >= self._rules.finality_blocks + self._rules.watch_blocks:
+            if deep >= self._rules.watch_blocks:
                 buried = Buried(nonce=transaction.nonce, number=receipt.number, block_hash=receipt.block_hash)
                 self._steps.append(Note(buried))
-        elif deep < self._rules.finality_blocks:
+        elif deep < 0:
             self._worry_if_old(
                 transaction,
                 WorryCode.NOT_FINAL,
                 f"a transaction (nonce {transaction.nonce}) is in block {receipt.number}, which isn't final yet",
-                f"it wants {self._rules.finality_blocks} blocks on top and has {deep}: does the chain still grow?",
-                after_s=self._rules.alert_after_s + BLOCK_S * self._rules.finality_blocks,
+                f"block {self._view.final} is final, {self._view.head} is the newest: does the chain still grow?",
+                after_s=self._rules.alert_after_s + self._rules.final_after_s,
             )
         elif receipt.ok:
             self._steps.append(Note(Finalized(nonce=transaction.nonce, ok=True)))

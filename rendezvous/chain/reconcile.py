@@ -20,6 +20,7 @@ from rendezvous.chain import escrow
 from rendezvous.chain.alerts import ALERT_AFTER_S, Alerts
 from rendezvous.chain.audit import AUDIT_EVERY_S, AuditReport, audit
 from rendezvous.chain.channels import ChannelFollower
+from rendezvous.chain.finality import Finality
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc, open_rpc, shown_url
 from rendezvous.chain.sender import SenderLost, Signer, TransactionSender
@@ -102,6 +103,7 @@ class PayDesk:
         self._signer: Final = signer
         self._settings: Final = settings
         self._chain_id: Final = chain_id
+        self._finality: Final = Finality(settings.rules)
         self._woken: Final = asyncio.Event()
         self._sender: TransactionSender | None = None
         self._stands_by_for: str | None = None
@@ -112,7 +114,7 @@ class PayDesk:
             rpc,
             signer.address,
             contract=settings.contract,
-            finality_blocks=settings.rules.finality_blocks,
+            finality=self._finality,
         )
         self.alerts: Final = Alerts(after_s=settings.alert_after_s)
 
@@ -215,6 +217,7 @@ class PayDesk:
             chain_id=self._chain_id,
             epoch=row.epoch,
             rules=self._settings.rules,
+            finality=self._finality,
         )
         return self._sender
 
@@ -236,7 +239,7 @@ class PayDesk:
             self._rpc,
             self._signer.address,
             contract=self._settings.contract,
-            finality_blocks=self._settings.rules.finality_blocks,
+            finality=self._finality,
         )
         self._audit_worries = ()
         if report.differences:
@@ -263,8 +266,7 @@ async def claim(ledger: Ledger, rpc: Rpc, address: Address, settings: ChainSetti
     first = await ledger.read(lambda reader: reader.sender(address))
     number, block_hash, balance_wei, nonce = 0, "", 0, 0
     if first is None:
-        head = int(await rpc.call("eth_blockNumber"), 16)
-        number = max(0, head - settings.rules.finality_blocks)
+        number = await Finality(settings.rules).look(rpc)
         reading = {"to": settings.contract, "data": "0x" + escrow.balance_call(address).hex()}
         block, balance, latest, pending = await rpc.batch(
             [

@@ -17,6 +17,7 @@ from rendezvous.chain import escrow
 from rendezvous.chain.compose import Composed, Purse, compose
 from rendezvous.chain.escrow import ChainChannel
 from rendezvous.chain.fees import Fees
+from rendezvous.chain.finality import Finality
 from rendezvous.chain.judge import Judge, is_empty_wallet, true_already
 from rendezvous.chain.outbox import (
     Bump,
@@ -143,6 +144,7 @@ class TransactionSender:
         chain_id: what signatures are for.
         epoch: of the claim on the sender; every write has it.
         rules: the operator's.
+        finality: what is final on this chain; by the rules where nobody else looks at it.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class TransactionSender:
         chain_id: int,
         epoch: int,
         rules: Rules,
+        finality: Finality | None = None,
     ) -> None:
         self._books: Final = books
         self._rpc: Final = rpc
@@ -163,7 +166,8 @@ class TransactionSender:
         self._chain_id: Final = chain_id
         self._epoch: Final = epoch
         self._rules: Final = rules
-        self._judge: Final = Judge(rpc, sender=signer.address, contract=contract, finality_blocks=rules.finality_blocks)
+        self._judge: Final = Judge(rpc, sender=signer.address, contract=contract)
+        self._finality: Final = finality or Finality(rules)
         self._doubts: Mapping[int, float] = {}
         self._heard_at = books.now()
         self._worries: list[Worry] = []
@@ -210,12 +214,13 @@ class TransactionSender:
             ("eth_getBalance", [address, "latest"]),
             ("eth_call", [self._reading(escrow.balance_call(address)), "latest"]),
             ("eth_getBlockByNumber", [hex(book.sender.anchor_number), False]),
+            *self._finality.calls,
         ]
         first = len(calls)
         calls += [("eth_getTransactionReceipt", [each]) for each in hashes]
         calls += [("eth_getTransactionByHash", [each]) for each in pooled]
         answers = await self._rpc.batch(calls)
-        latest, tip, nonce, wallet, balance, anchor = answers[:first]
+        latest, tip, nonce, wallet, balance, anchor, *finalized = answers[:first]
         for answer in (latest, nonce, wallet):
             if isinstance(answer, RpcSaid):
                 raise answer
@@ -223,12 +228,14 @@ class TransactionSender:
         known = zip(pooled, answers[first + len(hashes) :], strict=True)
         receipts = {each: _receipt(answer) for each, answer in found if isinstance(answer, dict)}
         head = int(latest["number"], 16)
+        final = self._finality.number(head, finalized)
         heights = {each.mined_number for each in book.transactions if each.mined_number is not None}
         hashes_at, final_nonce = await self._look_back(
-            heights | {each.number for each in receipts.values()}, final=max(0, head - self._rules.finality_blocks)
+            heights | {each.number for each in receipts.values()}, final=max(0, final)
         )
         return ChainView(
             head=head,
+            final=final,
             timestamp=int(latest["timestamp"], 16),
             base_fee_wei=int(latest.get("baseFeePerGas") or "0x0", 16),
             tip_wei=0 if isinstance(tip, RpcSaid) else int(tip, 16),

@@ -90,6 +90,9 @@ class FakeChain:
         self.base_fee = base_fee
         self.evm = Evm()
         self.blocks = [Block(0, self._hash(), start, base_fee, self._deployed(start), 0)]
+        #: So far behind the newest block is the one that the chain calls finalized; None where it knows none.
+        self.finality_blocks: int | None = None
+        self.finalized = 0
         self._read: dict[bytes, State] = {}
         self.pool: dict[str, Transaction] = {}
         self.known: dict[str, Transaction] = {}
@@ -159,11 +162,13 @@ class FakeChain:
             block.root = state.root()
             assert state.ether(CONTRACT) == block.held_wei, "the contract's ether isn't what its events say"
         self.blocks.append(block)
+        if self.finality_blocks is not None:
+            self.finalized = max(self.finalized, block.number - self.finality_blocks)
         return block
 
     def reorg(self, depth: int, *, forget: float = 0.0) -> None:
-        """Throw the newest blocks away; their transactions go back to the pool, some are forgotten."""
-        depth = min(depth, len(self.blocks) - 1)
+        """Throw the newest blocks away, never finalized ones; their transactions go back to the pool, or are lost."""
+        depth = min(depth, self.head.number - self.finalized)
         for block in self.blocks[len(self.blocks) - depth :]:
             for hash_ in block.transactions:
                 if self.rng.random() >= forget:
@@ -271,6 +276,8 @@ class FakeChain:
         seen = self._seen
         if block in ("latest", "pending"):
             return seen[-1]
+        if block == "finalized":
+            return None if self.finality_blocks is None else seen[min(self.finalized, len(seen) - 1)]
         number = int(block, 16)
         return seen[number] if number < len(seen) else None
 

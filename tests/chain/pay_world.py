@@ -13,6 +13,7 @@ from rendezvous.chain import escrow
 from rendezvous.chain.audit import compare
 from rendezvous.chain.channels import ChannelFollower, channel_differences
 from rendezvous.chain.escrow import ChainChannel, ChainTask, TaskState
+from rendezvous.chain.finality import Finality
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc
 from rendezvous.chain.sender import Round, Signer, TransactionSender
@@ -186,7 +187,7 @@ class PayWorld(World):
                 self.rpc,
                 self.signer.address,
                 contract=self.contract,
-                finality_blocks=self.rules.finality_blocks,
+                finality=Finality(self.rules),
             )
         return await self.follower.follow()
 

@@ -98,7 +98,10 @@ class Simulation:
             in_flight_most=rng.randint(1, 6),
             linger_s=rng.choice((0.0, 1.0, 20.0)),
             doubt_s=rng.choice((0.0, 30.0)),
+            finalized_tag=rng.random() < 0.3,
         )
+        if self.rules.finalized_tag and rng.random() < 0.7:  # else a node that knows no finalized block
+            self.chain.finality_blocks = rng.randint(2, 12)
         self.workers = [WorkerRef(address_of(f"worker-{n}"), f"instance-{n}") for n in range(rng.randint(1, 20))]
         for worker in self.workers:
             if rng.random() < 0.15:
@@ -414,6 +417,8 @@ class Simulation:
     def check_finalized(self, entry: Finalized) -> None:
         """A verdict rests on a block that is deep enough."""
         deep = self.chain.blocks[: max(0, len(self.chain.blocks) - self.rules.finality_blocks)]
+        if self.rules.finalized_tag and self.chain.finality_blocks is not None:
+            deep = self.chain.blocks[: self.chain.finalized + 1]
         found = [
             block.receipts[hash_]["status"] == "0x1"
             for block in deep

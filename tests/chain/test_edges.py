@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from rendezvous.chain import escrow
 from rendezvous.chain.escrow import TaskState
@@ -27,7 +28,7 @@ from rendezvous.ledger.money_ops import (
     RetryParked,
     SenderHeld,
 )
-from swarm.errors import RpcUnreachable
+from swarm.errors import RpcSaid, RpcUnreachable
 from swarm.model import Status, TaskId
 from swarm.vouchers import chain_task_id
 from tests.chain.faults import SEND, Between, Killed
@@ -465,6 +466,87 @@ async def test_flags_are_gone_while_the_reorged_payment_waits(chain: Chain, worl
     await world.settle_down()
     assert world.view(task).paid is not None
     await check_books(world)
+
+
+# ── finality ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FINALIZED = Rules(finality_blocks=3, finalized_tag=True, watch_blocks=8, stuck_blocks=3, linger_s=0.0, doubt_s=0.0)
+
+
+def finalized_at(height: int | None) -> Any:
+    """A node that calls this block finalized, or knows none."""
+
+    def changed(method: str, params: Sequence[Any], answer: Any) -> Any:
+        if method != "eth_getBlockByNumber" or params[0] != "finalized":
+            return answer
+        return RpcSaid(-39001, "unknown block") if height is None else {**answer, "number": hex(height)}
+
+    return changed
+
+
+async def test_final_is_what_the_chain_calls_finalized(chain: Chain, world: PayWorld, between: Between) -> None:
+    world.rules = FINALIZED
+    await world.claim_key()
+    began = await chain.head()
+    between.tamper = finalized_at(began)
+    task = world.one(reward_wei=REWARD)
+    await world.rounds()
+    await chain.mine(8)  # deeper than any count of blocks
+    await world.rounds()
+    assert state_of(world) == ["mined"]
+    assert world.view(task).on_chain is None
+    between.tamper = finalized_at(began + 1)
+    await world.rounds()
+    assert state_of(world) == ["final"]
+    assert world.view(task).on_chain is not None
+    between.tamper = None  # a Hardhat node calls its newest block finalized
+    world.run_task()
+    await world.rounds()
+    await world.rounds()
+    assert world.view(task).paid is not None
+    assert await nonce(chain) == 2
+    await check_books(world)
+
+
+async def test_where_the_node_knows_no_finalized_block_depth_counts_and_that_is_said_once(
+    chain: Chain, world: PayWorld, between: Between
+) -> None:
+    world.rules = FINALIZED
+    await world.claim_key()
+    between.tamper = finalized_at(None)
+    task = world.one(reward_wei=REWARD)
+    with capture_logs() as logs:
+        await world.rounds()
+        await chain.mine(2)
+        await world.rounds()
+        assert state_of(world) == ["mined"]
+        await chain.mine(1)
+        await world.rounds()
+        assert state_of(world) == ["final"]
+    (said,) = [each for each in logs if each["event"] == "finalized_unknown"]
+    assert said["counted_instead_blocks"] == 3
+    assert "unknown block" in said["reason"]
+    world.run_task()
+    await world.settle_down(blocks=4)
+    assert world.view(task).paid is not None
+    await check_books(world)
+
+
+async def test_a_node_that_told_a_finalized_block_and_then_fails_makes_nothing_final(
+    chain: Chain, world: PayWorld, between: Between
+) -> None:
+    world.rules = FINALIZED
+    await world.claim_key()
+    between.tamper = finalized_at(await chain.head())
+    task = world.one(reward_wei=REWARD)
+    await world.rounds()
+    between.tamper = finalized_at(None)
+    await chain.mine(8)
+    await world.rounds()
+    assert state_of(world) == ["mined"]
+    between.tamper = None
+    await world.rounds()
+    assert world.view(task).on_chain is not None
 
 
 # ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────

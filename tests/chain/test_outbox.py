@@ -80,7 +80,7 @@ def view(**changes: Any) -> ChainView:
         "hashes": {},
         "anchor_hash": "anchor",
     }
-    return ChainView(**{**values, **changes})
+    return ChainView(**{"final": {**values, **changes}["head"] - RULES.finality_blocks, **values, **changes})
 
 
 def book(*transactions: Transaction, queued: tuple[Intent, ...] = (), **sender: Any) -> Book:
