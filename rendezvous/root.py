@@ -28,6 +28,7 @@ from rendezvous.copies import copy_manifests, waking
 from rendezvous.directory import RootDirectory, open_directory
 from rendezvous.door.app import build_app
 from rendezvous.door.ipfs_rpc import add_ipfs_routes
+from rendezvous.door.protocol import DoorRunner
 from rendezvous.door.resources import Door
 from rendezvous.door.site import Charter
 from rendezvous.door.strangers import quieten_strangers
@@ -110,7 +111,7 @@ async def serve(settings: RootSettings, *, ready: Callable[[Ready], None], stop:
         opened = await stack.enter_async_context(open_door(settings, stop=stop))
         if opened.peer is not None:
             await opened.peer.ready()
-        runner = web.AppRunner(
+        runner = DoorRunner(
             opened.app,
             access_log=None,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,

@@ -19,6 +19,7 @@ from rendezvous.door.call import ANYONE, Call, Caller, Query, Route, Shown
 from rendezvous.door.envelope import data, refusal_of, refused
 from rendezvous.door.limits import client_address
 from rendezvous.door.numbers import whole_number
+from rendezvous.door.protocol import unrouted
 from rendezvous.door.resources import Door
 from rendezvous.door.routes import ROUTES
 from rendezvous.door.storable import storable_fault
@@ -50,19 +51,10 @@ async def _unrouted(request: web.Request, handler: AiohttpHandler) -> web.Stream
     """Give aiohttp's own "no" the shape of ours."""
     try:
         return await handler(request)
-    except web.HTTPMethodNotAllowed as no:
-        allowed = ", ".join(sorted(no.allowed_methods))
-        return refused(
-            Refusal(RefusalCode.METHOD_NOT_ALLOWED, f"{request.path} takes {allowed}"), headers={"Allow": allowed}
-        )
-    except web.HTTPNotFound:
-        return refused(Refusal(RefusalCode.NOT_FOUND, "there is nothing here; GET /docs lists the calls"))
-    except web.HTTPRequestEntityTooLarge:
-        return refused(Refusal(RefusalCode.BODY_TOO_LARGE, "the body is longer than this call takes"))
     except web.HTTPException as no:
         if no.status < 400:
             raise
-        return refused(Refusal(RefusalCode.BAD_REQUEST, no.reason))
+        return unrouted(no, request.path)
 
 
 def _endpoint(route: Route, door: Door) -> AiohttpHandler:

@@ -20,6 +20,7 @@ import attrs
 from aiohttp.test_utils import TestServer
 
 from rendezvous.door.auth import digest_of, new_key
+from rendezvous.door.protocol import DoorRunner
 from rendezvous.door.resources import Door
 from rendezvous.ledger.ops import PutKey
 from rendezvous.root import open_door
@@ -167,6 +168,13 @@ class Stage:
         return [one["id"] for one in answer["tasks"]]
 
 
+class Served(TestServer):
+    """The application as a root serves it."""
+
+    async def _make_runner(self, **how: Any) -> DoorRunner:
+        return DoorRunner(self.app, **how)
+
+
 @contextlib.asynccontextmanager
 async def door(tmp_path: Path, **settings: Any) -> AsyncIterator[Stage]:
     """Open a door, as a root without a peer opens it."""
@@ -174,7 +182,7 @@ async def door(tmp_path: Path, **settings: Any) -> AsyncIterator[Stage]:
         opened = await stack.enter_async_context(
             open_door(RootSettings(data=tmp_path / "root", p2p=False, **settings), stop=asyncio.Event())
         )
-        server = TestServer(opened.app)
+        server = Served(opened.app)
         await stack.enter_async_context(server)
         http = await stack.enter_async_context(aiohttp.ClientSession())
         url = str(server.make_url("")).rstrip("/")

@@ -115,6 +115,35 @@ async def test_a_wrong_path_or_method_has_the_shape_of_every_refusal(
         assert reply.body["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (b"what is this\r\n\r\n", 400, "bad_request"),
+        (b"GET /settings HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", 400, "bad_request"),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431, "headers_too_large"),
+        (b"GET /settings HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n", 431, "headers_too_large"),
+        (b"GET /settings HTTP/1.1\r\nHost: x\r\nExpect: a-pony\r\n\r\n", 417, "expectation_failed"),
+        (b"GET /nowhere HTTP/1.1\r\nHost: x\r\nExpect: a-pony\r\n\r\n", 417, "expectation_failed"),
+        (b"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n", 400, "bad_request"),
+    ],
+    ids=["no http", "no header", "long path", "long header", "expect", "expect nowhere", "length"],
+)
+async def test_what_never_reaches_a_route_is_refused_in_the_same_shape(
+    tmp_path: Path, request_bytes: bytes, status: int, code: str
+) -> None:
+    async with door(tmp_path) as stage, asyncio.timeout(5):
+        host, port = stage.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request_bytes)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.split("content-length: ")[1].split("\r\n")[0])
+        error = json.loads(await reader.readexactly(length))["error"]
+        assert (int(head.split()[1]), error["code"]) == (status, code)
+        assert "content-type: application/json" in head
+        assert error["message"]
+        writer.close()
+
+
 async def test_a_defect_answers_500_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with door(tmp_path) as stage:
 
