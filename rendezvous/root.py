@@ -256,6 +256,7 @@ def _ledger_settings(settings: RootSettings, signer: Signer | None) -> LedgerSet
         host_rate_per_s=settings.host_rate,
         host_burst=max(HOST_BURST, settings.host_rate),  # at most a second's worth at once
         first_lease_s=settings.first_lease,
+        signs_all=settings.receipts == "all",
     )
 
 

@@ -155,6 +155,11 @@ class RootSettings:
     first_lease: float = setting(
         "the lease of a kind that has no samples yet", default=60.0, parse=duration_s, unit="s"
     )
+    receipts: str = setting(
+        "whose completions are signed, for a receipt: of tasks with a reward, or of all",
+        default="paid",
+        parse=choice("paid", "all"),
+    )
     max_disk: int | None = setting("the most that stored blocks may take", default=None, parse=bytes_size, unit="bytes")
     ipfs: str | None = setting(
         "the multiaddr of a Kubo RPC that keeps the blocks; by default the data directory does",

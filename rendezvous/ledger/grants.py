@@ -359,10 +359,15 @@ def _assign(unit: Unit, picks: Sequence[_Pick]) -> None:
 def _granted(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool) -> Granted:
     line = unit.memory.standing(row.lane)
     return Granted(
-        task=task_body(row, body, job=unit.memory.jobs[row.job], kind=line.kind),
+        task=task_body(row, body, job=unit.memory.jobs[row.job], kind=line.kind, signed=_is_signed(unit, row)),
         host=line.host,
         fence=row.fence,
         lease_s=lease_s,
         via=_VIA[row.via or Via.WANT.value],
         again=again,
     )
+
+
+def _is_signed(unit: Unit, row: TaskRow) -> bool:
+    """Whether a completion of this task needs its worker's signature, for the receipt."""
+    return unit.settings.signs_all or row.reward_wei != "0"

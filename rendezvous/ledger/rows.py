@@ -227,8 +227,8 @@ def encode_body(task: PreparedTask) -> str:
     return _encoder.encode(_Body(urls=task.urls, spec=task.spec, meta=task.meta)).decode()
 
 
-def task_body(row: TaskRow, body: str, *, job: Job, kind: str) -> TaskBody:
-    """What a worker must know to run a task."""
+def task_body(row: TaskRow, body: str, *, job: Job, kind: str, signed: bool) -> TaskBody:
+    """What a worker must know to run a task; with its generation where the completion is to be ``signed``."""
     kept = _decoder.decode(body)
     return TaskBody(
         id=row.id,
@@ -239,6 +239,6 @@ def task_body(row: TaskRow, body: str, *, job: Job, kind: str) -> TaskBody:
         meta=kept.meta,
         max_run_s=row.max_run_s,
         attempt=row.attempts + 1,
-        generation=row.funding_generation,
+        generation=row.funding_generation if signed else None,
         voucher_wei=row.reward_wei if row.reward_wei != "0" and job.on_channels else None,
     )

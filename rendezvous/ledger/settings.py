@@ -28,6 +28,7 @@ class LedgerSettings:
         idempotency_keep_s: how long an ``Idempotency-Key`` is remembered, seconds.
         archive_directory: where finished tasks go as JSONL; None keeps them in the ledger for good.
         archive_after_s: how long after its end a task is archived, seconds.
+        signs_all: whether workers sign completions of tasks without a reward, too.
         payer: the address whose key funds and pays tasks that have a reward; None in an unpaid swarm.
     """
 
@@ -38,4 +39,5 @@ class LedgerSettings:
     idempotency_keep_s: float = 7 * DAY_S
     archive_directory: Path | None = None
     archive_after_s: float = 30 * DAY_S
+    signs_all: bool = False
     payer: Address | None = None

@@ -42,7 +42,7 @@ async def completed(stage: Stage, **changes: Any) -> tuple[str, Worker, dict[str
 
 
 async def test_a_signed_completion_gives_a_receipt_that_both_sides_signed(tmp_path: Path) -> None:
-    async with door(tmp_path) as stage:
+    async with door(tmp_path, receipts="all") as stage:
         task, alice, answer = await completed(stage)
         assert answer["outcomes"][0]["status"] == "completed"
 
@@ -57,7 +57,7 @@ async def test_a_signed_completion_gives_a_receipt_that_both_sides_signed(tmp_pa
 
 
 async def test_a_receipt_is_no_strangers_business(tmp_path: Path) -> None:
-    async with door(tmp_path) as stage:
+    async with door(tmp_path, receipts="all") as stage:
         task, _, _ = await completed(stage)
         for stranger in (await stage.requester("mallory"), await stage.worker("bob")):
             refused = await stranger.get(f"/v1/tasks/{task}/receipt")
@@ -72,7 +72,7 @@ async def test_a_receipt_is_no_strangers_business(tmp_path: Path) -> None:
 async def test_a_signature_over_anything_else_is_refused_and_the_task_stays_with_its_worker(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    async with door(tmp_path) as stage:
+    async with door(tmp_path, receipts="all") as stage:
         task, alice, answer = await completed(stage, **changes)
         assert answer["outcomes"][0]["error"]["code"] == "signature_invalid"
 
@@ -82,7 +82,7 @@ async def test_a_signature_over_anything_else_is_refused_and_the_task_stays_with
 
 
 async def test_a_completion_without_a_signature_is_taken_and_has_no_receipt(tmp_path: Path) -> None:
-    async with door(tmp_path) as stage:
+    async with door(tmp_path, receipts="all") as stage:
         (task,) = await stage.submit(stage.operator)
         alice = await stage.worker("alice")
         (grant,) = (await alice.take(want=1))["grants"]
@@ -92,7 +92,7 @@ async def test_a_completion_without_a_signature_is_taken_and_has_no_receipt(tmp_
 
 
 async def test_a_single_call_may_be_signed_too(tmp_path: Path) -> None:
-    async with door(tmp_path) as stage:
+    async with door(tmp_path, receipts="all") as stage:
         (task,) = await stage.submit(stage.operator)
         alice = await stage.worker("alice")
         await alice.take()
@@ -104,8 +104,16 @@ async def test_a_single_call_may_be_signed_too(tmp_path: Path) -> None:
 
 
 async def test_the_roots_signature_is_kept_over_a_restart(tmp_path: Path) -> None:
-    async with door(tmp_path) as stage:
+    async with door(tmp_path, receipts="all") as stage:
         task, _, _ = await completed(stage)
         before = (await stage.operator.get(f"/v1/tasks/{task}/receipt")).data
-    async with door(tmp_path) as stage:
+    async with door(tmp_path, receipts="all") as stage:
         assert (await stage.operator.get(f"/v1/tasks/{task}/receipt")).data == before
+
+
+async def test_by_default_only_a_completion_that_is_paid_for_is_signed(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        await stage.submit(stage.operator)
+        alice = await stage.worker("alice")
+        (grant,) = (await alice.take(want=1))["grants"]
+        assert "generation" not in grant["task"]
