@@ -13,12 +13,13 @@ import json as json_module
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
 from typing import Any, Final, TextIO
 
 import orjson
 import structlog
 
-__all__ = ["configure", "is_secret_name", "quieten_libraries"]
+__all__ = ["configure", "is_secret_name", "quieten_libraries", "working_on"]
 
 #: facts/skeleton.md §7: what these say below this level is noise. libp2p warns at each served DHT request and each
 #: dead peer; its host and its dialers log each peer that hung up as an error; httpx tells each request.
@@ -44,6 +45,32 @@ _SECRET_NAMES: Final = frozenset({"api_key", "eth_key", "private_key", "key"})
 _HIDDEN: Final = "…"
 
 
+_work: ContextVar[tuple[str, int] | None] = ContextVar("work", default=None)
+
+
+class working_on:
+    """Name a task and its fence in every line that is logged in this block (structlog's own way costs ten times)."""
+
+    __slots__ = ("_token", "_work")
+
+    def __init__(self, task: str, fence: int) -> None:
+        self._work = (task, fence)
+
+    def __enter__(self) -> None:
+        self._token = _work.set(self._work)
+
+    def __exit__(self, *_: object) -> None:
+        _work.reset(self._token)
+
+
+def _name_work(_: Any, __: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    work = _work.get()
+    if work is not None:
+        facts.setdefault("task_id", work[0])
+        facts.setdefault("fence", work[1])
+    return facts
+
+
 @functools.lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
     """Whether a value of this name must not be shown."""
@@ -63,6 +90,7 @@ def configure(*, level: str = "info", json: bool | None = None, stream: TextIO |
     as_json = not stream.isatty() if json is None else json
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _name_work,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _hide_secrets,

@@ -5,7 +5,7 @@ Called on the loop after each commit; nothing here waits. Gossip is somebody els
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +20,8 @@ __all__ = ["Notifier"]
 
 #: Moves that take a task from its holder for good; it is told at once.
 _CALLED_OFF: Final = frozenset({Move.CANCEL, Move.FAIL_BY_HAND})
+#: Moves that nobody has to be woken for: a group of them, as under load, is only counted.
+_QUIET: Final = frozenset({Move.GRANT, Move.RENEW, Move.COMPLETE})
 
 
 class Notifier:
@@ -35,8 +37,10 @@ class Notifier:
         self._stream.take(events)
         ready: dict[tuple[str, bytes], tuple[Requires, int]] = {}
         called_off: dict[WorkerRef, list[TaskId]] = defaultdict(list)
-        for event in events:
-            self._metrics.count("swarm_ledger_events_total", move=event.move.value)
+        moves = Counter([event.move for event in events])
+        for move, number in moves.items():
+            self._metrics.count("swarm_ledger_events_total", number, move=move.value)
+        for event in events if moves.keys() - _QUIET else ():
             if event.to is Status.PENDING:
                 group = (event.kind, encode(event.requires))
                 ready[group] = (event.requires, ready.get(group, (None, 0))[1] + 1)

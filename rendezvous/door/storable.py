@@ -13,9 +13,11 @@ from swarm.wire import check_storable
 
 __all__ = ["storable_fault"]
 
-#: A NUL or surrogate, escaped (or a surrogate in bytes, which no decoder should let pass), a number that could have
-#: more than 63 bits, an exponent that could be infinite.
-_SUSPECT: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|\xed[\xa0-\xbf]|[0-9]{19}|[eE]\+?[0-9]{3}")
+#: A NUL or surrogate, escaped (or a surrogate in bytes, which no decoder should let pass), or, where a number can
+#: begin, one that could have more than 63 bits or be infinite. Ids and hashes aren't taken for numbers by it.
+_SUSPECT: Final = re.compile(
+    rb"\\u(?:0000|[dD][89a-fA-F])|\xed[\xa0-\xbf]|(?:^|[:,\[\s])-?(?:[0-9]{19}|[0-9.]+[eE]\+?[0-9]{3})"
+)
 
 
 def storable_fault(raw: bytes, value: Any) -> str | None:

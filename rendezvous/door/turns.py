@@ -8,6 +8,7 @@ as held. That a late turn of an earlier boot gets nothing is the ledger's rule.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -202,8 +203,8 @@ class Turns:
     def _answer(
         self, turn: Turn, result: TurnResult, refused: list[Ended], vouchers: tuple[SignedVoucher, ...]
     ) -> TurnAnswer:
-        for grant in result.granted:
-            self._metrics.count("swarm_grants_total", via=grant.via.value)
+        for via, number in Counter([grant.via for grant in result.granted]).items():
+            self._metrics.count("swarm_grants_total", number, via=via.value)
         if turn.offers:
             self._metrics.count("swarm_asks_total", len(turn.offers))
         ended = {(one.task, one.fence): one for one in (*result.ended, *refused)}

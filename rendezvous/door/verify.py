@@ -7,20 +7,20 @@ Whether the lease still holds is the ledger's question, not this one's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from rendezvous.door.envelope import refusal_of
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import DoneItem, LeaseRef, SignedCompletion, WorkerRef
 from rendezvous.store import RootStore
 from swarm.content.cid import verify_block
-from swarm.content.manifest import decode_manifest
+from swarm.content.manifest import Manifest, decode_manifest
 from swarm.errors import ContentMismatch, MalformedInput, SwarmError
-from swarm.model import Address, Refusal, RefusalCode
+from swarm.model import Address, Cid, Refusal, RefusalCode
 from swarm.receipts import completion_fault
 from swarm.wire import MAX_MANIFEST_BYTES, Completion, Done
 
-__all__ = ["verify_all", "verify_done"]
+__all__ = ["verify_all"]
 
 #: How many missing blocks a refusal names.
 SHOWN_MISSING = 10
@@ -40,93 +40,123 @@ async def verify_all(
     if not reported:
         return []
     leases = [LeaseRef(done.task, done.fence) for done in reported]
-    costly = [lease for done, lease in zip(reported, leases, strict=True) if not _is_cheap(done)]
+    inline = [None if done.manifest is None else _read(done.cid, done.manifest) for done in reported]
+    costly = [lease for lease, read in zip(leases, inline, strict=True) if read is None or _names_contents(read)]
     held = await ledger.read(lambda reader: reader.may_end(worker, costly)) if costly else frozenset()
     allowed = {*held, *(set(leases) - set(costly))}
 
-    async def verify(done: Done, lease: LeaseRef) -> DoneItem | Refusal:
-        if lease not in allowed:
-            return DoneItem(task=done.task, fence=done.fence, cid=done.cid, size_bytes=0, verified=False)
-        allowed.remove(lease)
+    async def look(done: Done, read: _Read | Refusal | None) -> DoneItem | Refusal:
+        """Read what has to be read; the results of one turn side by side."""
         try:
-            return await verify_done(done, worker=worker, payout=payout, network_id=network_id, store=store)
+            manifest = read if read is not None else await _read_stored(done.cid, store)
+            if isinstance(manifest, Refusal):
+                return manifest
+            fit = item(done, manifest)
+            return fit if isinstance(fit, Refusal) else await _missing(manifest[0], store) or fit
         except SwarmError as fault:
             refusal = refusal_of(fault)
             if refusal is None:
                 raise
             return refusal
 
-    return await asyncio.gather(*(verify(done, lease) for done, lease in zip(reported, leases, strict=True)))
+    def item(done: Done, read: _Read | Refusal) -> DoneItem | Refusal:
+        return read if isinstance(read, Refusal) else _item(done, *read, ref=worker, payout=payout, network=network_id)
+
+    checked: list[DoneItem | Refusal | None] = []
+    looks: list[Awaitable[DoneItem | Refusal]] = []
+    for done, lease, read in zip(reported, leases, inline, strict=True):
+        if lease not in allowed:
+            unverified = DoneItem(task=done.task, fence=done.fence, cid=done.cid, size_bytes=0, verified=False)
+            checked.append(unverified)
+            continue
+        allowed.remove(lease)
+        if read is not None and not _names_contents(read):
+            checked.append(item(done, read))
+        else:
+            checked.append(None)
+            looks.append(look(done, read))
+    seen = iter(await asyncio.gather(*looks)) if looks else iter(())
+    return [one if one is not None else next(seen) for one in checked]
 
 
-def _is_cheap(done: Done) -> bool:
-    """Whether nothing but the turn itself has to be read to verify a result: it is inline, and names no content."""
-    if done.manifest is None:
-        return False
+#: A manifest, and how long its bytes are.
+_Read = tuple[Manifest, int]
+
+
+def _read(cid: Cid, body: bytes) -> _Read | Refusal:
+    """Check a manifest against its CID, and parse it."""
     try:
-        return not decode_manifest(done.manifest).named()
-    except MalformedInput:
-        return True  # refused as soon as it is looked at
+        verify_block(cid, body)
+        return decode_manifest(body), len(body)
+    except ContentMismatch as fault:
+        return _not_as_promised(fault)
+    except MalformedInput as fault:
+        return Refusal(RefusalCode.RESULT_UNREADABLE, f"{cid} isn't a manifest: {fault}")
 
 
-async def verify_done(
-    done: Done, *, worker: WorkerRef, payout: Address, network_id: str, store: RootStore
-) -> DoneItem | Refusal:
-    """Check one reported result, and the worker's signature where there is one.
+async def _read_stored(cid: Cid, store: RootStore) -> _Read | Refusal:
+    try:
+        body = await store.read(cid, MAX_MANIFEST_BYTES)
+    except (ContentMismatch, MalformedInput) as fault:
+        return _not_as_promised(fault)
+    if body is None:
+        return Refusal(
+            RefusalCode.RESULT_UNREADABLE,
+            f"the root can't read the manifest {cid}; upload it, then complete",
+            details={"missing": [cid]},
+        )
+    try:
+        return decode_manifest(body), len(body)
+    except MalformedInput as fault:
+        return Refusal(RefusalCode.RESULT_UNREADABLE, f"{cid} isn't a manifest: {fault}")
 
-    Args:
-        done: what the worker says.
-        worker: who it is.
-        payout: who is paid for its work.
-        network_id: of this swarm: a completion is signed for it.
-        store: where results are.
+
+def _not_as_promised(fault: SwarmError) -> Refusal:
+    return Refusal(RefusalCode.RESULT_UNREADABLE, f"the manifest isn't what its CID promises: {fault}")
+
+
+def _names_contents(read: _Read | Refusal) -> bool:
+    return not isinstance(read, Refusal) and bool(read[0].named())
+
+
+async def _missing(manifest: Manifest, store: RootStore) -> Refusal | None:
+    """Refuse a manifest while blocks that it names aren't in the store.
 
     Raises:
         IpfsUnreachable: the store can't be asked now.
     """
-    manifest_bytes = done.manifest
-    try:
-        if manifest_bytes is not None:
-            verify_block(done.cid, manifest_bytes)
-        else:
-            manifest_bytes = await store.read(done.cid, MAX_MANIFEST_BYTES)
-    except (ContentMismatch, MalformedInput) as fault:
-        return Refusal(RefusalCode.RESULT_UNREADABLE, f"the manifest isn't what its CID promises: {fault}")
-    if manifest_bytes is None:
-        return Refusal(
-            RefusalCode.RESULT_UNREADABLE,
-            f"the root can't read the manifest {done.cid}; upload it, then complete",
-            details={"missing": [done.cid]},
-        )
-    try:
-        manifest = decode_manifest(manifest_bytes)
-    except MalformedInput as fault:
-        return Refusal(RefusalCode.RESULT_UNREADABLE, f"{done.cid} isn't a manifest: {fault}")
-    if manifest.task != done.task or manifest.worker != worker.address:
-        return Refusal(
-            RefusalCode.RESULT_MISMATCH,
-            f"the manifest is of task {manifest.task} by {manifest.worker}, not of {done.task} by {worker.address}",
-        )
     missing: list[str] = []
     for ref in manifest.named():
         try:
             missing += await store.missing(ref.cid, size_bytes=ref.size_bytes)
         except (ContentMismatch, MalformedInput) as fault:
             return Refusal(RefusalCode.RESULT_UNREADABLE, f"{ref.cid}, which the manifest names, is damaged: {fault}")
-    if missing:
+    if not missing:
+        return None
+    return Refusal(
+        RefusalCode.RESULT_UNREADABLE,
+        f"{len(missing)} blocks that the manifest names aren't here; upload them, then complete",
+        details={"missing": missing[:SHOWN_MISSING]},
+    )
+
+
+def _item(
+    done: Done, manifest: Manifest, length_bytes: int, *, ref: WorkerRef, payout: Address, network: str
+) -> DoneItem | Refusal:
+    """What the ledger is told of a result that can be read, if it is this task's and this worker's."""
+    if manifest.task != done.task or manifest.worker != ref.address:
         return Refusal(
-            RefusalCode.RESULT_UNREADABLE,
-            f"{len(missing)} blocks that the manifest names aren't here; upload them, then complete",
-            details={"missing": missing[:SHOWN_MISSING]},
+            RefusalCode.RESULT_MISMATCH,
+            f"the manifest is of task {manifest.task} by {manifest.worker}, not of {done.task} by {ref.address}",
         )
-    signed = _signed(done, worker.address, payout, network_id)
+    signed = _signed(done, ref.address, payout, network)
     if isinstance(signed, Refusal):
         return signed
     return DoneItem(
         task=done.task,
         fence=done.fence,
         cid=done.cid,
-        size_bytes=len(manifest_bytes) + sum(ref.size_bytes for ref in manifest.named()),
+        size_bytes=length_bytes + sum(content.size_bytes for content in manifest.named()),
         manifest=done.manifest,
         ran_s=done.ran_s,
         signed=signed,

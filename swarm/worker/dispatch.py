@@ -67,6 +67,8 @@ class Dispatch:
     """Carries out what the state machine decides, and tells it what the slots did.
 
     Args:
+        wake: poked when there may be something to say.
+        leased: poked when leases may have changed.
         nursery: where what has to wait for a disk is done.
     """
 
@@ -79,6 +81,7 @@ class Dispatch:
         counters: Counters,
         *,
         wake: Wake,
+        leased: Wake,
         clock: Callable[[], float],
         nursery: trio.Nursery,
     ) -> None:
@@ -89,6 +92,7 @@ class Dispatch:
         self._grants = grants
         self._counters = counters
         self._wake = wake
+        self._leased = leased
         self._clock = clock
         self._nursery = nursery
         self._check = SelfCheck()
@@ -110,6 +114,7 @@ class Dispatch:
             else:
                 self._shelve(effect)
         self._wake.poke()
+        self._leased.poke()
 
     def _start(self, grant: Grant) -> None:
         log.debug("task_granted", task_id=grant.task.id, fence=grant.fence, via=grant.via)
@@ -177,8 +182,8 @@ class Dispatch:
         self._wake.poke()
 
     def _resume(self, why: str) -> None:
-        self._turns.resume(why)
-        self._wake.poke()
+        if self._turns.resume(why):
+            self._wake.poke()
 
     def _give_back(self, deferred: Deferred) -> None:
         """Give a lease back, and ask for nothing for a moment: the same task would come again at once."""

@@ -14,6 +14,7 @@ import trio
 from swarm.content.manifest import Manifest, UrlOutcome
 from swarm.errors import StoreFull
 from swarm.executors.base import Execution, Executor, TaskDeferred, TaskFailed, Tools
+from swarm.logs import working_on
 from swarm.model import Address, Reason
 from swarm.wire import Grant
 from swarm.worker.leases import Executions
@@ -52,15 +53,10 @@ async def execute(
         async for grant in grants:
             if not begin(grant.fence):
                 continue
-            with structlog.contextvars.bound_contextvars(task_id=grant.task.id, fence=grant.fence):
-                began = clock()
-                result: Result | None = None
-                with executions.scope(grant.fence) as execution:
-                    result = await run_grant(grant, executors, tools, versions=versions, clock=clock)
-                if result is None:
-                    log.info("execution_stopped", why=execution.stopped, ran_s=round(clock() - began, 3))
-                    continue
-                await results.send(result)
+            with working_on(grant.task.id, grant.fence):
+                result = await run_grant(grant, executors, tools, versions=versions, executions=executions, clock=clock)
+                if result is not None:
+                    await results.send(result)
 
 
 async def run_grant(
@@ -69,9 +65,10 @@ async def run_grant(
     tools: Callable[[Grant], Tools],
     *,
     versions: Mapping[str, str],
+    executions: Executions,
     clock: Callable[[], float],
-) -> Result:
-    """Run one grant to its result. What goes wrong inside an executor is a result as well."""
+) -> Result | None:
+    """Run one grant to its result, None where it was stopped. What goes wrong in an executor is a result as well."""
     task = grant.task
     began = clock()
 
@@ -83,7 +80,7 @@ async def run_grant(
         return broken(Reason.BAD_SPEC, f"this worker has no executor for {task.kind}")
     try:
         used = tools(grant)
-        with trio.move_on_after(task.max_run_s) as limit:
+        with executions.scope(grant.fence, limit_s=task.max_run_s) as running:
             execution = await executor.run(task, used)
     except TaskFailed as failed:
         return broken(failed.reason, failed.detail, retryable=failed.retryable, retry_after_s=failed.retry_after_s)
@@ -94,8 +91,11 @@ async def run_grant(
     except Exception as fault:  # supervision boundary: an executor is a plugin, its defects cost one task
         log.exception("executor_broke", kind=task.kind)
         return broken(Reason.EXECUTOR_ERROR, f"{type(fault).__name__}: {fault}")
-    if limit.cancelled_caught:
-        return broken(Reason.RUN_TOO_LONG, f"not done within {task.max_run_s:g} s")
+    if running.scope.cancelled_caught:
+        if running.stopped is None:
+            return broken(Reason.RUN_TOO_LONG, f"not done within {task.max_run_s:g} s")
+        log.info("execution_stopped", why=running.stopped, ran_s=round(clock() - began, 3))
+        return None
     if not any(outcome.reason is None for outcome in execution.outcomes):
         first = next(iter(execution.outcomes), None)
         return broken(

@@ -7,6 +7,7 @@ given to somebody else. This module knows no door; who stops an execution says w
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 
@@ -41,9 +42,9 @@ class Executions:
         self._running: dict[int, Execution] = {}
 
     @contextlib.contextmanager
-    def scope(self, fence: int) -> Iterator[Execution]:
-        """A scope that is cancelled when the execution of this fence is stopped."""
-        execution = Execution(scope=trio.CancelScope())
+    def scope(self, fence: int, *, limit_s: float = math.inf) -> Iterator[Execution]:
+        """A scope that is cancelled when the execution of this fence is stopped, or after ``limit_s``."""
+        execution = Execution(scope=trio.CancelScope(deadline=trio.current_time() + limit_s))
         self._running[fence] = execution
         try:
             with execution.scope:

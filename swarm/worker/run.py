@@ -185,7 +185,7 @@ async def work(
     """Work with what was opened, until told to stop; arguments as in ``run``, ``clock`` is what leases run on."""
     identity, door, journal = means.identity, means.door, means.journal
     storage = Storage(means.blocks, owed=lambda: owed_roots(journal))
-    counters, wake, part, executions = Counters(clock), Wake(), Part(), Executions()
+    counters, wake, leased, part, executions = Counters(clock), Wake(), Wake(), Part(), Executions()
     hello = hello_of(settings, identity, means.executors)
     turns = Turns(
         boot=uuid.uuid4().hex,
@@ -199,7 +199,9 @@ async def work(
     send_grant, grants = trio.open_memory_channel[Grant](GRANTS_PER_SLOT * settings.slots)
     send_result, results = trio.open_memory_channel[Result](settings.slots)
     async with trio.open_nursery() as disk, trio.open_nursery() as nursery:
-        dispatch = Dispatch(turns, executions, journal, send_grant, counters, wake=wake, clock=clock, nursery=disk)
+        dispatch = Dispatch(
+            turns, executions, journal, send_grant, counters, wake=wake, leased=leased, clock=clock, nursery=disk
+        )
         uploads = dispatch.uploads = Uploads(
             journal,
             storage,
@@ -262,7 +264,7 @@ async def work(
         nursery.start_soon(uploads.retry)
         nursery.start_soon(partial(take_pushes, door.pushes, turns, apply, wake=wake))
         nursery.start_soon(partial(talk, turns, door, apply, wake=wake, clock=clock, stats=stats))
-        nursery.start_soon(partial(watch, turns, apply, wake=wake, clock=clock))
+        nursery.start_soon(partial(watch, turns, apply, leased=leased, clock=clock))
         nursery.start_soon(partial(tell_idle, turns, lambda: door.connected, clock=clock))
         if settings.p2p:
             nursery.start_soon(take_part)

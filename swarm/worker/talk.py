@@ -74,11 +74,13 @@ async def talk(
             apply(turns.answered(answer, clock()))
 
 
-async def watch(turns: Turns, apply: Apply, *, wake: Wake, clock: Callable[[], float]) -> None:
+async def watch(turns: Turns, apply: Apply, *, leased: Wake, clock: Callable[[], float]) -> None:
     """Stop what its lease doesn't cover any more; runs until it is cancelled."""
     while True:
-        apply(turns.overdue(clock()))
-        await wake.wait(min(turns.overdue_in_s(clock()), LOOK_EVERY_S) if turns.leases else float("inf"))
+        overdue = turns.overdue(clock())
+        if overdue:
+            apply(overdue)
+        await leased.wait(min(turns.overdue_in_s(clock()), LOOK_EVERY_S) if turns.leases else float("inf"))
 
 
 async def take_pushes(

@@ -154,10 +154,12 @@ class Turns:
         """Stop asking for tasks, for a reason, until a moment or ``resume``."""
         self._holds[why] = until
 
-    def resume(self, why: str) -> None:
-        """End a hold; asks soon if it was the last one."""
-        if self._holds.pop(why, None) is not None:
-            self._hastened = True
+    def resume(self, why: str) -> bool:
+        """End a hold; asks soon if it was the last one. False where there was none."""
+        if self._holds.pop(why, None) is None:
+            return False
+        self._hastened = True
+        return True
 
     def cancel(self, tasks: Iterable[TaskId]) -> list[Effect]:
         """Tasks were called off: stop them. A result that is already there is still reported."""
@@ -541,23 +543,22 @@ class Turns:
         if lease.stage is not Stage.REPORTING:
             # Said although the lease is over: where the root stalled and re-armed its leases, this ends it at once.
             yield self._release(lease, now, StopReason.UNANSWERED)
-        elif not self._is_said(lease):
+        elif lease.fence not in self._said():
             report = self._reports.pop((lease.task, lease.fence), None)
             yield self._stop(lease, StopReason.UNANSWERED)
             if report is not None and isinstance(report.entry, Done):
                 yield Shelved(entry=report.entry)
 
-    def _is_said(self, lease: Lease) -> bool:
-        """Whether the outcome of a lease is in the turn under way, so that its answer decides."""
-        if self._open is None:
-            return False
-        return any(report.entry.fence == lease.fence for report in self._open.reports)
+    def _said(self) -> frozenset[int]:
+        """The leases whose outcome is in the turn under way, so that its answer decides."""
+        return frozenset(report.entry.fence for report in self._open.reports) if self._open is not None else frozenset()
 
     def overdue_in_s(self, now: float) -> float:
         """Seconds until ``overdue`` may have something to do."""
+        said = self._said()
         moments = [
             min(lease.start_by, lease.ends_at) if lease.stage is Stage.WAITING else lease.ends_at
             for lease in self._leases.values()
-            if lease.stage is not Stage.REPORTING or not self._is_said(lease)
+            if lease.stage is not Stage.REPORTING or lease.fence not in said
         ]
         return max(0.0, min(moments, default=math.inf) - now)

@@ -18,6 +18,7 @@ import trio
 from swarm.content.cid import build
 from swarm.content.manifest import Manifest, decode_manifest, encode_manifest
 from swarm.errors import ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput, StoreFull
+from swarm.logs import working_on
 from swarm.model import Cid, Reason, TaskId
 from swarm.wire import MAX_INLINE_MANIFEST_BYTES, CompletionProof, Done, Failed, Grant
 from swarm.worker.records import Record, State
@@ -148,7 +149,7 @@ class Uploads:
     async def take(self, result: Result) -> None:
         """Bring one result as far as it can be brought now."""
         grant = result.grant
-        with structlog.contextvars.bound_contextvars(task_id=grant.task.id, fence=grant.fence):
+        with working_on(grant.task.id, grant.fence):
             try:
                 if isinstance(result, Executed):
                     await self._take_executed(result)
@@ -189,7 +190,7 @@ class Uploads:
 
     async def reuse(self, grant: Grant, kept: Record) -> None:
         """Use a kept result for a new grant of its task."""
-        with structlog.contextvars.bound_contextvars(task_id=grant.task.id, fence=grant.fence):
+        with working_on(grant.task.id, grant.fence):
             log.info("kept_result_used", kept_fence=kept.fence)
             body = kept.manifest or b""
             await self._take_manifest(grant, decode_manifest(body), body, ran_s=kept.ran_s)

@@ -185,12 +185,15 @@ def tools(storage: Storage | None = None) -> Tools:
     return Tools(fetch=never, store=store, worker="0x71C7656EC7ab88b098defB751B7401B5f6d8976F")  # type: ignore[arg-type]
 
 
-async def run(executor: object, **more: object) -> Executed | Broken | Deferred:
+async def run(
+    executor: object, executions: Executions | None = None, **more: object
+) -> Executed | Broken | Deferred | None:
     return await run_grant(
         grant(**more),
         {"mine": executor},
         lambda _: tools(),
         versions={},
+        executions=Executions() if executions is None else executions,
         clock=trio.current_time,  # type: ignore[dict-item]
     )
 
@@ -202,6 +205,16 @@ async def test_a_task_that_takes_longer_than_it_may_is_stopped(autojump_clock: o
     result = await run(FunctionExecutor(slow), max_run_s=5.0)
     assert isinstance(result, Broken)
     assert (result.reason, result.ran_s) == ("run_too_long", 5.0)
+
+
+async def test_a_stopped_task_has_no_result() -> None:
+    executions = Executions()
+
+    async def stopped(task: TaskBody, tools: Tools) -> None:
+        executions.stop(1, StopReason.LOST)
+        await trio.sleep_forever()
+
+    assert await run(FunctionExecutor(stopped), executions=executions) is None
 
 
 async def test_a_task_completes_if_any_url_gave_data() -> None:
@@ -223,7 +236,9 @@ async def test_a_task_of_which_no_url_gave_data_fails_with_the_first_reason() ->
 
 
 async def test_an_unknown_kind_is_a_failure_of_the_task() -> None:
-    result = await run_grant(grant("alien"), {}, lambda _: tools(), versions={}, clock=trio.current_time)
+    result = await run_grant(
+        grant("alien"), {}, lambda _: tools(), versions={}, executions=Executions(), clock=trio.current_time
+    )
     assert isinstance(result, Broken)
     assert result.reason == "bad_spec"
 

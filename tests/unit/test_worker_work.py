@@ -153,7 +153,7 @@ def door(ipfs: MemoryIpfs) -> MemoryDoor:
 @pytest.fixture
 def jumping_clock() -> MockClock:
     """Time passes when nobody can do anything; long enough not to jump while a thread writes to a disk."""
-    return MockClock(autojump_threshold=0.03)
+    return MockClock(autojump_threshold=0.1)
 
 
 async def test_a_task_is_run_and_its_result_is_with_the_door(
