@@ -147,6 +147,11 @@ class WriterConnection:
         except self._faults as fault:
             raise self._translated(fault) from fault
 
+    @property
+    def session_id(self) -> int | None:
+        """What the server calls this connection's session; None where there is no server, or no connection."""
+        return None if self._pooled is None else self._turns.session_id(self._pooled.driver_connection)
+
     def rows(self, statement: Compiled, *values: Any) -> list[Any]:
         """Run a statement once; its rows."""
         try:
@@ -228,6 +233,12 @@ class _SqliteTurns:
         unchanged: bool = version == self._data_version
         self._data_version = version
         return unchanged
+
+    @staticmethod
+    def session_id(connection: Any) -> int | None:
+        """There is no server."""
+        del connection
+        return None
 
     @staticmethod
     def commit(cursor: Any, last_event: int | None) -> None:

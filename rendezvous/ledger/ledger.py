@@ -38,6 +38,7 @@ from rendezvous.ledger.money_ops import (
     Sender,
     SenderHeld,
 )
+from rendezvous.ledger.neighbours import Alone, Office, RootsTogether
 from rendezvous.ledger.ops import (
     Admit,
     ApproveVersion,
@@ -72,9 +73,11 @@ from rendezvous.ledger.ops import (
     TurnResult,
 )
 from rendezvous.ledger.paces import repace
+from rendezvous.ledger.postgres import database_time
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import BATCH
+from rendezvous.ledger.telling import Telling
 from rendezvous.ledger.transitions import Group, LedgerCore
 from swarm.errors import ClosedError, LedgerUnavailable
 from swarm.model import Refusal, Status, TaskId
@@ -104,11 +107,11 @@ class LedgerClock:
     """Ledger time: Unix seconds that begin at the wall clock and then follow a steady one.
 
     A wall clock that is set while the root runs moves no lease. It never begins before ``not_before``: what the history
-    already holds isn't followed by earlier times.
+    already holds isn't followed by earlier times. Roots that share a database begin at its clock, not at their own.
     """
 
-    def __init__(self, *, not_before: float = 0.0) -> None:
-        self._ahead_s: Final = max(time.time(), not_before) - self._steady_s()
+    def __init__(self, *, not_before: float = 0.0, wall: float | None = None) -> None:
+        self._ahead_s: Final = max(time.time() if wall is None else wall, not_before) - self._steady_s()
 
     def __call__(self) -> float:
         """Now."""
@@ -123,8 +126,20 @@ class LedgerClock:
 class Ledger:
     """The open ledger. All methods belong to the event loop that opened it."""
 
-    def __init__(self, core: LedgerCore, reader: LedgerReader, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        core: LedgerCore,
+        reader: LedgerReader,
+        *,
+        clock: Callable[[], float],
+        last_event: int = 0,
+        together: Engine | None = None,
+    ) -> None:
         self.reader: Final = reader
+        self.neighbours: Final[Alone | RootsTogether] = (
+            Alone() if together is None else RootsTogether(together, on_news=self._hear_news)
+        )
+        self._telling: Final = Telling(last_event, read=reader.ledger_events, deliver=self._deliver)
         self._core: Final = core
         self._clock: Final = clock
         self._loop: Final = asyncio.get_running_loop()
@@ -250,8 +265,27 @@ class Ledger:
             closing = item is None
             if batch:
                 group = self._apply([op for op, _ in batch])
-                with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
-                    self._loop.call_soon_threadsafe(self._answer, [future for _, future in batch], group)
+                answering = partial(self._deliver, answered=[future for _, future in batch], answers=group.answers)
+                self._telling.committed(group.events, answering)
+
+    def _deliver(
+        self,
+        events: Sequence[LedgerEvent],
+        *,
+        answered: Sequence[asyncio.Future[Any]] = (),
+        answers: Sequence[Any] = (),
+    ) -> None:
+        """Hand events, and the answers of the group that they are of, to the loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+            self._loop.call_soon_threadsafe(self._answer, answered, answers, events)
+
+    def _hear_news(self, news: tuple[int, int] | None) -> None:
+        """Tell listeners what another root committed; called in the neighbours' thread."""
+        if news is None:
+            with contextlib.suppress(LedgerUnavailable):  # then there will be news again
+                self._telling.elsewhere(self.reader.last_event_id())
+        elif news[1] != self._core.session_id:
+            self._telling.elsewhere(news[0])
 
     def _apply(self, ops: list[Op]) -> Group:
         now = self._clock()
@@ -270,17 +304,19 @@ class Ledger:
             self._swept_at = now
         return Group(answers=answers, events=group.events)
 
-    def _answer(self, futures: Sequence[asyncio.Future[Any]], group: Group) -> None:
-        if group.events:
-            if any(event.to is Status.WAITING for event in group.events):
+    def _answer(
+        self, futures: Sequence[asyncio.Future[Any]], answers: Sequence[Any], events: Sequence[LedgerEvent]
+    ) -> None:
+        if events:
+            if any(event.to is Status.WAITING for event in events):
                 self._delayed.set()
             for listener in tuple(self._listeners):
                 try:
-                    listener(group.events)
+                    listener(events)
                 except Exception:
                     # A listener's defect must not keep callers from their answers.
                     log.exception("ledger_listener_failed", listener=repr(listener))
-        for future, answer in zip(futures, group.answers, strict=True):
+        for future, answer in zip(futures, answers, strict=True):
             if future.done():
                 continue
             if isinstance(answer, BaseException):
@@ -291,12 +327,18 @@ class Ledger:
     # ── what runs beside it ───────────────────────────────────────────────────────────────────────────────────────
 
     async def _tick(self) -> None:
-        """Sweep whenever something is due, for as long as the ledger is open."""
+        """Sweep whenever something is due, for as long as the ledger is open and this root is the one that does it."""
         available = True
         while True:
             due_s = TICK_S
             try:
-                due_s = await self.call(Sweep())
+                if self.neighbours.holds(Office.REAPER):
+                    due_s = await self.call(Sweep())
+                else:
+                    self._swept_at = None  # the next sweep here comes after a gap that nobody renewed in, maybe
+                    await self.call(Probe())
+                if not available:
+                    log.info("ledger_available")
                 available = True
             except LedgerUnavailable as fault:
                 if available:
@@ -330,6 +372,8 @@ class Ledger:
 
     async def _close(self) -> None:
         self._closed = True
+        if isinstance(self.neighbours, RootsTogether):
+            await asyncio.to_thread(self.neighbours.stop)
         self._waiting.put(None)
         await asyncio.to_thread(self._writer.join)
         self._readers.shutdown(wait=True)
@@ -378,9 +422,19 @@ async def open_ledger(
         await asyncio.to_thread(repace, engine, settings)
         reading = open_reading_engine(location)
         reader = LedgerReader(reading)
-        last = await asyncio.to_thread(reader.last_event_at)
-        core = LedgerCore(engine, rng=rng, settings=settings)
-        ledger = Ledger(core, reader, clock=clock or LedgerClock(not_before=last))
+        shared = engine.dialect.name == "postgresql"
+        if clock is None:
+            wall = await asyncio.to_thread(database_time, engine) if shared else None
+            clock = LedgerClock(not_before=await asyncio.to_thread(reader.last_event_at), wall=wall)
+        ledger = Ledger(
+            LedgerCore(engine, rng=rng, settings=settings),
+            reader,
+            clock=clock,
+            last_event=await asyncio.to_thread(reader.last_event_id),
+            together=engine if shared else None,
+        )
+        if isinstance(ledger.neighbours, RootsTogether):
+            await asyncio.to_thread(ledger.neighbours.start)
         ledger._writer.start()
         beside = [asyncio.create_task(ledger._tick()), asyncio.create_task(ledger._archive(settings))]
         try:

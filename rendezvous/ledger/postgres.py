@@ -18,12 +18,21 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import NoSuchModuleError
+from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
-from rendezvous.ledger.faults import name_of
+from rendezvous.ledger.faults import name_of, unavailable
 from swarm.errors import ConfigurationError
 
-__all__ = ["CHANNEL", "WRITING", "PostgresTurns", "is_postgres", "lock_key", "open_postgres", "wait_for_turn"]
+__all__ = [
+    "CHANNEL",
+    "WRITING",
+    "PostgresTurns",
+    "database_time",
+    "is_postgres",
+    "lock_key",
+    "open_postgres",
+    "wait_for_turn",
+]
 
 #: The channel on which a committed group's last event is told to the other roots.
 CHANNEL: Final = "swarm_ledger"
@@ -114,6 +123,19 @@ def wait_for_turn(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({lock_key(WRITING)})")
 
 
+def database_time(engine: Engine) -> float:
+    """What the database's clock says, Unix seconds.
+
+    Raises:
+        LedgerUnavailable: the database doesn't answer.
+    """
+    try:
+        with engine.connect() as connection:
+            return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
+    except SQLAlchemyError as fault:
+        raise unavailable(engine, fault) from fault
+
+
 class PostgresTurns:
     """The turns of one writing connection among those of other roots."""
 
@@ -140,6 +162,11 @@ class PostgresTurns:
             return True
         cursor.execute("UPDATE last_writer SET holder = %s", (self._holder,))
         return False
+
+    @staticmethod
+    def session_id(connection: Any) -> int | None:
+        """The process that serves this connection; a notification names it."""
+        return None if connection is None else int(connection.info.backend_pid)
 
     @staticmethod
     def commit(cursor: Any, last_event: int | None) -> None:

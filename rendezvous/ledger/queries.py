@@ -25,13 +25,22 @@ from rendezvous.ledger.ops import (
     AllowanceView,
     ApprovalView,
     LeaseRef,
+    LedgerEvent,
     QuarantineView,
     SeenWorker,
     SignedReceipt,
     WorkerFacts,
     WorkerRef,
 )
-from rendezvous.ledger.views import event_view, event_views, exported, task_view, task_views
+from rendezvous.ledger.views import (
+    event_view,
+    event_views,
+    exported,
+    ledger_event,
+    ledger_events,
+    task_view,
+    task_views,
+)
 from rendezvous.ledger.why import why_not
 from rendezvous.policy.pacing import FOREVER
 from rendezvous.policy.pauses import Pause
@@ -172,6 +181,11 @@ class LedgerReader:
             .where(t.tasks.c.seq == first.scalar_subquery())
         )
         return next((float(row.at) for row in self._rows(statement)), None)
+
+    def ledger_events(self, after: int, through: int, limit: int) -> list[LedgerEvent]:
+        """The history after one event up to another, as listeners hear it."""
+        statement = ledger_events().where(t.events.c.id > after, t.events.c.id <= through)
+        return [ledger_event(row) for row in self._rows(statement.order_by(t.events.c.id).limit(limit))]
 
     def last_event_id(self) -> int:
         """The number of the last event; 0 before the first."""

@@ -52,6 +52,7 @@ __all__ = [
     "demands",
     "durations",
     "events",
+    "founding",
     "hosts",
     "idempotency",
     "intents",
@@ -67,6 +68,7 @@ __all__ = [
     "receipts",
     "records",
     "revocations",
+    "roots",
     "senders",
     "status_counts",
     "task_bodies",
@@ -381,6 +383,28 @@ last_writer = Table(
     metadata,
     Column("n", Integer, primary_key=True, autoincrement=False),
     Column("holder", _Number, nullable=False),
+)
+
+#: One row: whose ledger this is, where roots could come that don't know (``roots.register``).
+founding = Table(
+    "founding",
+    metadata,
+    Column("n", Integer, primary_key=True, autoincrement=False),
+    Column("key_id", String, nullable=False),
+    Column("network_id", String, nullable=False),
+)
+
+#: The roots that share the ledger; ``seen_at`` is the database's own clock, so that theirs may differ.
+roots = Table(
+    "roots",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("door", String, nullable=False),
+    #: Whose gossip is to be believed; NULL where it runs without a peer.
+    Column("peer_id", String),
+    #: JSON: the peer ids of the Kubos that keep its blocks; none where its directory does.
+    Column("stores", Text, nullable=False),
+    Column("seen_at", Double, nullable=False),
 )
 
 # ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────

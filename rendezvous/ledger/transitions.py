@@ -99,6 +99,11 @@ class LedgerCore:
         """Give the connection back."""
         self._connection.close()
 
+    @property
+    def session_id(self) -> int | None:
+        """What the database's server calls the writing session; None without a server."""
+        return self._connection.session_id
+
     def apply(self, ops: Sequence[Op], *, now: float) -> Group:
         """Do a group of operations in one transaction.
 
