@@ -1,7 +1,8 @@
 """Run selectors over pages, in processes that have a deadline and a memory limit.
 
 What goes on inside is ``swarm.executors.parser_process``. A process serves one page after another; one that was too
-slow, or died, is replaced, and costs its page alone.
+slow, or died, is replaced, and costs its page alone: one that dies may have been ended for what a page beside it did
+(the machine ran out of memory), so its page is parsed once more with nothing beside it before it is blamed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 import attrs
 import orjson
+import structlog
 import trio
 
 import swarm
@@ -33,6 +35,11 @@ BIG_PAGE_BYTES: Final = 1024 * 1024
 KILL_TIMEOUT_S: Final = 5.0
 #: Our own word for a page that isn't parsed within the deadline; it wouldn't be the next time either.
 PARSE_TOO_LONG: Final = "parse_too_long"
+
+#: What is seen of a process that died.
+_DEATHS: Final = (trio.BrokenResourceError, EOFError)
+
+log = structlog.get_logger()
 
 
 @attrs.frozen(kw_only=True)
@@ -70,6 +77,10 @@ class Parser:
         self._slots = trio.CapacityLimiter(max_processes)
         self._deadline_s = deadline_s
         self._idle: list[_Process] = []
+        #: Held by a page that wants to be alone; every other page passes by it.
+        self._gate = trio.Lock()
+        self._parsing = 0
+        self._quiet = trio.Event()
 
     async def extract(self, page: Capture, selectors: Mapping[str, str], *, each: str | None = None) -> Parsed:
         """Run selectors over a page.
@@ -84,27 +95,42 @@ class Parser:
         """
         asked = {"charset": page.charset, "selectors": selectors, "base_url": page.final_url, "each": each}
         frame = orjson.dumps(asked), page.body
-        async with self._slots:
-            try:
-                with trio.fail_after(self._deadline_s):
-                    answer = await self._ask(*frame)
-            except trio.TooSlowError as fault:
-                detail = f"{page.final_url[:300]} isn't parsed within {self._deadline_s:g} s"
-                raise TaskFailed(PARSE_TOO_LONG, detail, retryable=False) from fault
-            except (trio.BrokenResourceError, EOFError) as fault:
-                raise TaskFailed(Reason.TOO_LARGE, f"{page.final_url[:300]} broke the parser") from fault
-        head, records = answer
+        try:
+            head, records = await self._parse(*frame)
+        except trio.TooSlowError as fault:
+            detail = f"{page.final_url[:300]} isn't parsed within {self._deadline_s:g} s"
+            raise TaskFailed(PARSE_TOO_LONG, detail, retryable=False) from fault
+        except _DEATHS as fault:
+            raise TaskFailed(Reason.TOO_LARGE, f"{page.final_url[:300]} broke the parser") from fault
         said = orjson.loads(head)
         if "error" in said:
             raise TaskFailed(Reason.TOO_LARGE, said["error"])
         return Parsed(records=records, count=said["count"], found=frozenset(said["found"]))
 
-    async def _ask(self, head: bytes, body: bytes) -> tuple[bytes, bytes]:
-        """Have one process answer. One that died of an earlier page's doing is no fault of this one's."""
-        while self._idle:
-            with contextlib.suppress(trio.BrokenResourceError, EOFError):
-                return await self._ask_one(self._idle.pop(), head, body)
-        return await self._ask_one(await _start(), head, body)
+    async def _parse(self, head: bytes, body: bytes) -> tuple[bytes, bytes]:
+        """Have a process answer; where it dies, a fresh one with nothing beside it. What that one dies of is the page.
+
+        Raises:
+            TooSlowError: past the deadline.
+            BrokenResourceError, EOFError: it died alone, too.
+        """
+        async with self._slots:
+            async with self._gate:
+                self._parsing += 1
+            try:
+                with trio.fail_after(self._deadline_s):
+                    return await self._ask_one(self._idle.pop() if self._idle else await _start(), head, body)
+            except _DEATHS:
+                log.warning("parser_died", page_bytes=len(body))
+            finally:
+                self._parsing -= 1
+                self._quiet.set()
+            async with self._gate:
+                while self._parsing:
+                    self._quiet = trio.Event()
+                    await self._quiet.wait()
+                with trio.fail_after(self._deadline_s):
+                    return await self._ask_one(await _start(), head, body)
 
     async def _ask_one(self, process: _Process, head: bytes, body: bytes) -> tuple[bytes, bytes]:
         answer = None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from swarm.blocks import BlockStore
 from swarm.executors.parser import Parsed, Parser, open_parser
@@ -127,19 +128,66 @@ async def test_a_parser_that_died_meanwhile_is_replaced() -> None:
         assert children() != {pid}
 
 
-async def test_a_page_that_kills_its_parser_fails_for_good() -> None:
+async def kill_the_next(times: int, *, spare: set[int] | None = None) -> None:
+    """Kill so many parser processes, each as it appears."""
+    killed = set(spare or ())
+    for _ in range(times):
+        while not (found := children() - killed):
+            await trio.lowlevel.checkpoint()
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        killed |= found
+
+
+async def test_a_page_that_kills_its_parser_and_then_one_of_its_own_fails_for_good() -> None:
     async with open_parser(max_processes=1) as parser, trio.open_nursery() as nursery:
-
-        async def kill() -> None:
-            while not children():
-                await trio.lowlevel.checkpoint()
-            os.kill(children().pop(), signal.SIGKILL)
-
-        nursery.start_soon(kill)
+        nursery.start_soon(kill_the_next, 2)
         with pytest.raises(TaskFailed) as failed:
             await extract(parser, HOSTILE)
 
     assert failed.value.reason == "too_large"
+
+
+async def test_a_page_whose_parser_was_killed_for_anothers_sake_is_parsed_again() -> None:
+    """As when the machine runs out of memory: the kernel doesn't ask whose page it was."""
+    async with open_parser(max_processes=1) as parser, trio.open_nursery() as nursery:
+        nursery.start_soon(kill_the_next, 1)
+        assert (await extract(parser, page(b"<h1>innocent</h1>"))).count == 1
+
+
+async def test_a_page_that_is_parsed_again_has_nothing_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside: list[int] = []
+    parsing: set[bytes] = set()
+    ask_one = Parser._ask_one
+
+    async def watched(self: Parser, process: Any, head: bytes, body: bytes) -> tuple[bytes, bytes]:
+        again = body == HOSTILE.body and body in seen
+        seen.add(body)
+        parsing.add(body)
+        try:
+            if body == HOSTILE.body:
+                await trio.testing.wait_all_tasks_blocked()
+                beside.append(len(parsing))
+                if not again:
+                    process.process.kill()
+                else:
+                    await process.aclose()
+                    return b'{"count": 1, "found": []}', b""
+            return await ask_one(self, process, head, body)
+        finally:
+            parsing.discard(body)
+
+    seen: set[bytes] = set()
+    monkeypatch.setattr(Parser, "_ask_one", watched)
+    async with open_parser(max_processes=4) as parser:
+        with trio.fail_after(LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                for number in range(8):
+                    nursery.start_soon(extract, parser, page(b"<h1>%d</h1>" % number))
+                    if number == 2:
+                        nursery.start_soon(extract, parser, HOSTILE)
+    assert len(beside) == 2
+    assert beside[1] == 1
 
 
 async def test_a_cancelled_page_leaves_no_process() -> None:
