@@ -115,7 +115,12 @@ _admission.choices = ("invite", "allowlist", "open")  # type: ignore[attr-define
 class RootSettings:
     """A root."""
 
-    data: Path = setting("the root's data directory: keys, ledger, blocks", default=DEFAULT_DATA, parse=directory)
+    data: Path = setting(
+        "the root's data directory: keys, ledger, blocks; below XDG_DATA_HOME where that is set",
+        default=DEFAULT_DATA,
+        parse=directory,
+        in_data_home=True,
+    )
     bind: Bind = setting(
         "where the door listens; port 0 is a free one", default=Bind(host="127.0.0.1", port=8765), parse=_bind
     )

@@ -4,13 +4,15 @@ A section is an ``attrs.frozen`` class whose fields are made by ``setting``. Fro
 line option, the environment variable, the help text, the docs and the parser. An entry point calls ``load`` with what
 its command line gave and the environment; everything below it gets the section, or keyword arguments of it.
 
-This module reads no file and no environment by itself, and knows no command line library.
+This module reads no file and no environment by itself, and knows no command line library. It looks once whether a
+data directory of earlier days is there.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +89,7 @@ class Declared:
         secret: its value is never shown.
         hidden: not in ``--help``; for tests and experts.
         choices: all texts that are taken, where they are few.
+        in_data_home: the default is a directory below ``~/.local/share``, or below ``XDG_DATA_HOME`` where that is set.
     """
 
     field: str
@@ -100,6 +103,7 @@ class Declared:
     secret: bool
     hidden: bool
     choices: tuple[str, ...]
+    in_data_home: bool
 
     def read(self, given: str | Sequence[str], *, source: str) -> Any:
         """Parse what was given; ``source`` names where, for the error.
@@ -128,6 +132,7 @@ def setting(
     many: bool = False,
     secret: bool = False,
     hidden: bool = False,
+    in_data_home: bool = False,
 ) -> Any:
     """Declare a field of a section.
 
@@ -140,11 +145,12 @@ def setting(
         many: may be given several times; the value is a tuple.
         secret: keep it out of ``repr``, logs and errors.
         hidden: keep it out of ``--help``.
+        in_data_home: see ``Declared``.
     """
     if many and default is attrs.NOTHING:
         default = ()
     metadata = {"help": help, "parse": parse, "option": option, "unit": unit, "many": many}
-    metadata |= {"secret": secret, "hidden": hidden}
+    metadata |= {"secret": secret, "hidden": hidden, "in_data_home": in_data_home}
     return attrs.field(default=default, repr=not secret, metadata={_METADATA: metadata})
 
 
@@ -171,6 +177,7 @@ def _declared(section: type, prefix: str) -> Iterator[Declared]:
             secret=told["secret"],
             hidden=told["hidden"],
             choices=getattr(told["parse"], "choices", ()),
+            in_data_home=told["in_data_home"],
         )
 
 
@@ -218,7 +225,18 @@ def load(
             values[one.field] = one.read(texts if one.many else in_environment, source=one.variable)
         elif one.default is attrs.NOTHING:
             raise ConfigurationError(f"--{one.option} is missing", hint=f"{one.help}; or set {one.variable}")
+        elif one.in_data_home:
+            values[one.field] = _in_data_home(one.default, environment)
     return section(**values)
+
+
+def _in_data_home(usual: Path, environment: Mapping[str, str]) -> Path:
+    """Where a program keeps its data: below ``XDG_DATA_HOME``, unless it has kept them at the usual place till now."""
+    base = Path(environment.get("XDG_DATA_HOME") or "")
+    if not base.is_absolute():  # the XDG base directory specification: such a path is to be ignored
+        return usual
+    moved = base.joinpath(*usual.parts[-2:])
+    return usual if os.path.exists(usual.expanduser()) and not os.path.exists(moved) else moved
 
 
 def _is_text(value: Any) -> bool:

@@ -28,7 +28,10 @@ class WorkerSettings:
 
     slots: int = setting("how many tasks run at a time", default=8, parse=count(1, MAX_SLOTS), unit="tasks")
     data: Path = setting(
-        "where keys, results and the journal are kept; one worker a directory", default=DEFAULT_DATA, parse=directory
+        "where keys, results and the journal are kept, below XDG_DATA_HOME where that is set; one worker a directory",
+        default=DEFAULT_DATA,
+        parse=directory,
+        in_data_home=True,
     )
     payout: str | None = setting(
         "the Ethereum address that is paid; bound at enrolment", default=None, parse=text, unit="this worker's own"

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rendezvous.settings import DEFAULT_DATA, RootSettings
 from swarm.errors import ConfigurationError
 from swarm.settings import bytes_size, choice, count, declared, directory, duration_s, load, setting, switch, text
+from swarm.worker.settings import WorkerSettings
 
 
 @attrs.frozen(kw_only=True)
@@ -33,6 +35,42 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_default() 
 def test_a_setting_that_may_be_given_often_is_separated_by_commas_in_the_environment() -> None:
     assert load(Section, {}, {"SWARM_LABEL": "fast, eu"}).labels == ("fast", "eu")
     assert load(Section, {"labels": ("a", "b")}, {}).labels == ("a", "b")
+
+
+@attrs.frozen(kw_only=True)
+class Keeper:
+    data: Path = setting("where", default=Path("~/.local/share/task-swarm/x"), parse=directory, in_data_home=True)
+
+
+def test_data_are_kept_below_the_data_home_where_one_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home = tmp_path / "data"
+
+    assert load(Keeper, {}, {"XDG_DATA_HOME": str(home)}).data == home / "task-swarm" / "x"
+    for unset in ({}, {"XDG_DATA_HOME": ""}, {"XDG_DATA_HOME": "relative"}):
+        assert load(Keeper, {}, unset).data == Keeper().data
+    assert load(Keeper, {"data": "/given"}, {"XDG_DATA_HOME": str(home)}).data == Path("/given")
+
+
+def test_data_of_before_the_data_home_was_heeded_stay_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home = tmp_path / "data"
+    usual = tmp_path / "home/.local/share/task-swarm/x"
+    usual.mkdir(parents=True)
+
+    assert load(Keeper, {}, {"XDG_DATA_HOME": str(home)}).data.expanduser() == usual
+    (home / "task-swarm" / "x").mkdir(parents=True)
+    assert load(Keeper, {}, {"XDG_DATA_HOME": str(home)}).data == home / "task-swarm" / "x"
+
+
+def test_root_and_worker_keep_their_data_apart_below_the_data_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    environment = {"XDG_DATA_HOME": str(tmp_path)}
+    assert load(WorkerSettings, {}, environment).data == tmp_path / "task-swarm" / "worker"
+    root = load(RootSettings, {}, environment, prefix="SWARM_ROOT_").data
+    assert root in {tmp_path / "task-swarm" / "root", DEFAULT_DATA}  # where this very machine has a root, it stays
 
 
 def test_an_unknown_environment_variable_names_the_nearest() -> None:
