@@ -52,6 +52,8 @@ MAX_WANTS_MESSAGE_BYTES: Final = 256 * 1024
 #: A message of a peer that we asked holds a block, its CID's prefix and some wants.
 MAX_BLOCK_MESSAGE_BYTES: Final = MAX_BLOCK_BYTES + 64 * 1024
 MAX_WANTS_PER_PEER: Final = 1024
+#: Blocks that one message may bring; each is hashed for each CID that we wait for.
+MAX_BLOCKS_TAKEN: Final = 64
 MAX_PEERS_SERVED: Final = 128
 #: Of these, peers that get no block; they are told so where they ask. The rest is for those who may be served.
 MAX_STRANGERS_ANSWERED: Final = 32
@@ -162,7 +164,7 @@ class Bitswap:
                 return
             queue = self._queues[peer] = _Queue()
             self._new.send_nowait((peer, queue))
-        for entry in entries:
+        for entry in entries[:MAX_WANTS_PER_PEER]:  # the rest wouldn't be kept: not even read
             try:
                 cid = cid_from_bytes(bytes(entry.block))
             except MalformedInput:  # a CID of another form names nothing that we have
@@ -244,7 +246,7 @@ class Bitswap:
 
     def _take_blocks(self, peer: ID, message: Message) -> None:
         """Hand blocks to who asked for them; what nobody asked this peer for is dropped unread."""
-        for absence in message.blockPresences:
+        for absence in message.blockPresences[:MAX_WANTS_PER_PEER]:
             if absence.type == Message.BlockPresenceType.DontHave:
                 asked = self._asked.get((peer, bytes(absence.cid)[-32:]))
                 if asked is not None:
@@ -253,7 +255,7 @@ class Bitswap:
             if message.payload or message.blocks:
                 self._misbehaved(str(peer), "unsolicited block")
             return
-        for payload in message.payload:
+        for payload in message.payload[:MAX_BLOCKS_TAKEN]:
             self._take_block(peer, payload.prefix, payload.data)
 
     def _take_block(self, peer: ID, prefix: bytes, data: bytes) -> None:

@@ -1,8 +1,8 @@
 """py-libp2p 0.8.1 made fit for strangers: every override of it, each with its reason.
 
 With its defaults any peer can kill a node with one stream, and ordinary load can too (facts/libp2p.md). The overrides
-are here, those of the DHT in ``hardened_dht``, and nowhere else, behind a check of the version, since they touch
-private names. Each has a test in ``tests/peer`` that fails without it. This module knows nothing of tasks or roots.
+are here, those of the DHT in ``hardened_dht``, that of the address book in ``hardened_peerstore``, and nowhere else,
+behind a check of the version, since they touch private names. Each has a test in ``tests/peer`` that fails without it.
 
 It is long (the table of overrides is one thing): the patches of module globals come first, then the classes, then how
 a host is built and how it is left.
@@ -41,7 +41,6 @@ from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
-from libp2p.peer.peerstore import PeerStore
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
@@ -59,6 +58,7 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from swarm.errors import MalformedInput
 from swarm.peer.addresses import Multiaddr
+from swarm.peer.hardened_peerstore import HardenedPeerStore
 from swarm.peer.psk import patch_psk
 
 __all__ = [
@@ -84,6 +84,10 @@ SUBSCRIPTION_QUEUE_SIZE: Final = 4096
 MAX_NEGOTIATION_BYTES: Final = 64 * 1024
 #: What a peer may say of itself, and what we keep of it; 1 MiB by default. Kubo says some 2 KiB.
 MAX_IDENTIFY_BYTES: Final = 64 * 1024
+#: One RPC's messages (the replay to a newcomer has some sixty), ids (go-libp2p names 5,000 at most) and control parts.
+MAX_RPC_MESSAGES: Final = 1024
+MAX_RPC_IDS: Final = 10_000
+MAX_RPC_PARTS: Final = 256
 #: What a peer may send on one stream before we have read it: 20 MB/s over 50 ms.
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 #: Above it the stream is closed. A peer that keeps to the window stays below by far.
@@ -129,6 +133,22 @@ async def _read_identify(stream: INetStream, use_varint_format: bool = True) -> 
     except (IOException, ParseError) as fault:
         log.debug("identify_ignored", peer=str(stream.muxed_conn.peer_id), reason=repr(fault))
         return b""
+
+
+async def _read_rpc(stream: Any, max_bytes: int) -> bytes:
+    """Read one RPC of the message layer; one of more parts than any honest peer sends is malformed.
+
+    Each message in it becomes a task and a signature to verify, each id a look-up: a megabyte of them are seconds.
+    """
+    frame = await read_varint_prefixed_bytes_limited(stream, max_bytes)
+    rpc = rpc_pb2.RPC.FromString(frame)
+    control = rpc.control
+    naming: tuple[Any, ...] = (control.ihave, control.iwant, control.idontwant)
+    ids = sum(len(one.messageIDs) for many in naming for one in many)
+    parts = sum(len(many) for many in (*naming, control.graft, control.prune))
+    if len(rpc.publish) > MAX_RPC_MESSAGES or ids > MAX_RPC_IDS or parts > MAX_RPC_PARTS:
+        raise MalformedInput(f"an RPC of {len(rpc.publish)} messages, {ids} ids and {parts} parts of control")
+    return frame
 
 
 async def _give_window_back(self: YamuxStream, *, bytes_read: int = 0) -> None:
@@ -184,6 +204,7 @@ def _patch_modules() -> None:
     pubsub: Any = libp2p.pubsub.pubsub
     pubsub.RpcQueue = functools.partial(RpcQueue, max_size=RPC_QUEUE_SIZE)
     pubsub.SUBSCRIPTION_CHANNEL_SIZE = SUBSCRIPTION_QUEUE_SIZE
+    pubsub.read_varint_prefixed_bytes_limited = _read_rpc
     patch_psk()
 
 
@@ -316,7 +337,24 @@ class HardenedPubsub(Pubsub):
 
 
 class HardenedGossipSub(GossipSub):
-    """The router."""
+    """The router of one topic."""
+
+    topic: str
+
+    async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
+        """Heed what is about our topic. 0.8.1 keeps a record of each topic that a stranger names, without a bound.
+
+        Peers that a PRUNE recommends are left out: whom we dial is the dialer's to say.
+        """
+        control = rpc.control
+        for said in (control.ihave, control.graft, control.prune):
+            ours: list[Any] = [one for one in said if one.topicID == self.topic]
+            del said[:]
+            said.extend(ours)
+        for prune in control.prune:
+            del prune.peers[:]
+        del control.idontwant[:], control.observe[:], control.unobserve[:]
+        await super().handle_rpc(rpc, sender_peer_id)
 
     def _periodic_security_cleanup(self) -> None:
         super()._periodic_security_cleanup()
@@ -339,9 +377,11 @@ def build_host(key_pair: KeyPair, listen: Sequence[Multiaddr], *, psk: bytes | N
     """
     # Noise alone: by default /plaintext/2.0.0 is accepted, over which anybody connects as anybody.
     noise = Noise(key_pair, noise_privkey=create_noise_key_pair().private_key)
+    own_id = ID.from_pubkey(key_pair.public_key)
+    peerstore = HardenedPeerStore(own_id, is_connected=lambda peer: bool(swarm.connections.get(peer)))
     swarm = HardenedSwarm(
-        ID.from_pubkey(key_pair.public_key),
-        (peerstore := PeerStore()),
+        own_id,
+        peerstore,
         TransportUpgrader(
             secure_transports_by_protocol={NOISE_PROTOCOL_ID: noise},
             muxer_transports_by_protocol={TProtocol(YAMUX_PROTOCOL_ID): HardenedYamux},
@@ -438,6 +478,7 @@ def build_pubsub(host: BasicHost, *, topic: str, admission: Admission) -> tuple[
         pending_messages_ttl=0.0,  # every publish is queued for every peer that isn't subscribed …
         max_pending_messages_per_peer=1,  # … and 0 means without bound
     )
+    router.topic = topic
     pubsub = HardenedPubsub(
         host,
         router,

@@ -23,6 +23,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.exceptions import IncompleteReadError
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.kad_dht.peer_routing import PeerRouting
 from libp2p.kad_dht.provider_store import ProviderRecord, ProviderStore
 from libp2p.peer.id import ID
@@ -53,6 +54,9 @@ MAX_VALUES: Final = 64
 MAX_QUESTION_BYTES: Final = 16 * 1024
 #: An answer of Kubo has all providers of a key: a swarm of some thousand.
 MAX_ANSWER_BYTES: Final = 512 * 1024
+#: Closer peers of one answer; who keeps to Kademlia names twenty. And providers: more are never dialled in a round.
+MAX_CLOSER: Final = 32
+MAX_PROVIDERS_TAKEN: Final = 256
 #: Streams of questions that are served at once, and of one peer. 0.8.1 serves 12, which one silent peer fills.
 MAX_STREAMS: Final = 256
 MAX_STREAMS_PER_PEER: Final = 8
@@ -99,7 +103,17 @@ async def _read_question(stream: Any, _: int) -> bytes:
 
 
 async def _read_answer(stream: Any, _: int) -> bytes:
-    return await read_varint_prefixed_bytes_limited(stream, MAX_ANSWER_BYTES)
+    """Read what a peer answers, with no more others in it than any honest peer names.
+
+    Each is noted, with its addresses and a signature to verify, before anything is chosen from them.
+    """
+    answer = await read_varint_prefixed_bytes_limited(stream, MAX_ANSWER_BYTES)
+    message = Message.FromString(answer)
+    if len(message.closerPeers) <= MAX_CLOSER and len(message.providerPeers) <= MAX_PROVIDERS_TAKEN:
+        return answer
+    del message.closerPeers[MAX_CLOSER:]
+    del message.providerPeers[MAX_PROVIDERS_TAKEN:]
+    return message.SerializeToString()
 
 
 class _Paced:

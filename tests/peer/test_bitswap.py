@@ -15,12 +15,12 @@ from libp2p.host.exceptions import StreamFailure
 from libp2p.peer.id import ID
 from libp2p.utils.varint import encode_varint_prefixed
 
-from swarm.content.cid import MAX_BLOCK_BYTES, build, cid_bytes, raw_cid
+from swarm.content.cid import MAX_BLOCK_BYTES, build, cid_bytes, cid_from_bytes, raw_cid
 from swarm.errors import MalformedInput, UnreachableError
 from swarm.model import Cid
-from swarm.peer.bitswap import MAX_WANTS_PER_PEER, PROTOCOLS
+from swarm.peer.bitswap import MAX_BLOCKS_TAKEN, MAX_WANTS_PER_PEER, PROTOCOLS, Bitswap
 from swarm.peer.node import Peer, open_peer
-from tests.peer.harness import config, connect, eventually, open_stranger, seed_of, send_frame
+from tests.peer.harness import config, connect, eventually, open_host, open_stranger, seed_of, send_frame
 
 BLOCK = b"a result"
 CID = raw_cid(BLOCK)
@@ -170,6 +170,29 @@ async def test_malformed_messages_leave_the_peer_serving(frame: bytes) -> None:
         await stream.write(b"\xff" * 30)  # no length at all
 
         assert await root.fetch_block(alice.id, CID, timeout_s=5) == BLOCK
+
+
+async def test_of_a_message_of_thousands_of_wants_or_blocks_only_a_bounded_part_is_looked_at() -> None:
+    looked_at: list[str] = []
+    made_up = Message()
+    for n in range(20 * MAX_WANTS_PER_PEER):
+        made_up.wantlist.entries.add(block=b"%d" % n)
+    for n in range(20 * MAX_BLOCKS_TAKEN):
+        made_up.payload.add(prefix=b"%d" % n)
+    async with open_host() as alice, open_host() as mallory:
+        bitswap = Bitswap(alice, may_have=lambda _: True, get=_never_read, misbehaved=lambda *_: None)
+        peer = mallory.get_id()
+        bitswap._asked_peers[peer] = 1
+        bitswap._take_block = lambda *_: looked_at.append("block")  # type: ignore[method-assign]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(
+                "swarm.peer.bitswap.cid_from_bytes", lambda cid: (looked_at.append("want"), cid_from_bytes(cid))[1]
+            )
+            bitswap._take_blocks(peer, made_up)
+            bitswap._take_wants(peer, made_up)
+
+    assert looked_at.count("want") == MAX_WANTS_PER_PEER
+    assert looked_at.count("block") == MAX_BLOCKS_TAKEN
 
 
 def wants(cids: list[Cid]) -> bytes:

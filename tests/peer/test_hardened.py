@@ -417,6 +417,48 @@ async def test_messages_wait_for_a_reader_that_is_busy() -> None:
         assert heard == [b"%d" % n for n in range(200)]
 
 
+@pytest.mark.parametrize(
+    "flood",
+    [
+        rpc_pb2.RPC(publish=[rpc_pb2.Message(topicIDs=[TOPIC])] * 5_000),
+        rpc_pb2.RPC(control=rpc_pb2.ControlMessage(iwant=[rpc_pb2.ControlIWant(messageIDs=[b"00"] * 50_000)])),
+        rpc_pb2.RPC(control=rpc_pb2.ControlMessage(graft=[rpc_pb2.ControlGraft(topicID=TOPIC)] * 5_000)),
+    ],
+    ids=["messages", "ids", "control"],
+)
+async def test_an_rpc_of_more_parts_than_any_honest_one_is_malformed(flood: rpc_pb2.RPC) -> None:
+    admission = Anyone()
+    async with open_pubsub(admission=admission) as (alice, _, _), open_stranger() as mallory:
+        await connect(mallory, alice)
+        await send_frame(mallory, str(alice.get_id()), flood.SerializeToString())
+        await eventually(lambda: admission.faults)
+
+        assert admission.faults == [(str(mallory.get_id()), "stream: MalformedInput")]
+
+
+async def test_nothing_is_kept_of_topics_that_a_stranger_makes_up_and_no_peer_dialled_that_he_recommends() -> None:
+    made_up = [f"topic {n}" for n in range(100)]
+    control = rpc_pb2.ControlMessage(
+        ihave=[rpc_pb2.ControlIHave(topicID=topic, messageIDs=[b"00"]) for topic in made_up],
+        graft=[rpc_pb2.ControlGraft(topicID=topic) for topic in made_up],
+        prune=[rpc_pb2.ControlPrune(topicID=TOPIC, backoff=5, peers=[rpc_pb2.PeerInfo(peerID=b"\x00\x01a")])],
+    )
+    async with open_pubsub() as (alice, _, router), open_stranger() as mallory:
+        recommended = []
+        router._do_px = recommended.append  # type: ignore[method-assign, assignment]
+        await connect(mallory, alice)
+        await send_frame(mallory, str(alice.get_id()), rpc_pb2.RPC(control=control).SerializeToString())
+        await eventually(lambda: router.back_off.get(TOPIC))
+
+        kept = (
+            router.back_off,
+            router.ihave_message_limits[mallory.get_id()],
+            router.graft_flood_tracking[mallory.get_id()],
+        )
+        assert not {topic for records in kept for topic in records} & set(made_up)
+        assert not recommended
+
+
 class _SlowStream:
     """A stream that sends 64 KiB at a time, as yamux does when its window is full."""
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import trio
-from libp2p.abc import IHost
+from libp2p.abc import IHost, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
@@ -23,6 +23,7 @@ from swarm.peer import hardened_dht
 from swarm.peer.hardened_dht import (
     IDLE_S,
     KAD_PROTOCOL,
+    MAX_CLOSER,
     MAX_PROVIDER_ADDRESSES,
     MAX_PROVIDERS_TOLD,
     MAX_STREAMS_PER_PEER,
@@ -162,3 +163,23 @@ async def test_a_stream_on_which_nothing_is_asked_is_closed(
         await connect(mallory, alice)
         await mallory.new_stream(alice.get_id(), [TProtocol(KAD_PROTOCOL)])
         await eventually(lambda: not dht._streams)
+
+
+async def test_of_an_answer_that_names_thousands_of_others_few_are_noted() -> None:
+    async with open_host() as alice, open_stranger() as mallory:
+        dht = build_dht(alice)
+
+        async def answer(stream: INetStream) -> None:
+            await read_varint_prefixed_bytes_limited(stream, 100_000)
+            many = Message(type=Message.MessageType.FIND_NODE)
+            for n in range(5000):
+                many.closerPeers.add(id=b"\x00\x04%04d" % n, addrs=[Multiaddr("/ip4/192.0.2.1/tcp/1").to_bytes()])
+            await stream.write(encode_varint_prefixed(many.SerializeToString()))
+
+        mallory.set_stream_handler(TProtocol(KAD_PROTOCOL), answer)
+        await connect(alice, mallory)
+        with trio.fail_after(10):
+            named = await dht.peer_routing._query_peer_for_closest(mallory.get_id(), KEY)
+
+        assert len(named) == MAX_CLOSER
+        assert len(alice.get_peerstore().peer_ids()) < MAX_CLOSER + 5
