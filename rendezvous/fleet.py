@@ -18,7 +18,7 @@ import msgspec
 from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
 from rendezvous.ledger.unit import LIVE_S
 from swarm.model import Address, TaskId
-from swarm.wire import Hello, Requires, Stats, encode
+from swarm.wire import GrantPush, Hello, Requires, Stats, encode
 
 __all__ = ["KEPT_S", "Fleet", "Pushes", "Worker", "WorkerState", "facts_of"]
 
@@ -44,6 +44,9 @@ class Pushes(Protocol):
 
     def cancel(self, tasks: tuple[TaskId, ...]) -> None:
         """Tell the worker that these tasks were called off."""
+
+    def grant(self, push: GrantPush) -> None:
+        """Push tasks that were assigned to the worker."""
 
     def pause(self, reason: str | None) -> None:
         """Tell the worker that the swarm was paused, or resumed (None)."""
@@ -82,6 +85,8 @@ class Worker:
     hello: Hello | None = None
     facts: WorkerFacts = attrs.field(factory=WorkerFacts)
     boot: str = ""
+    #: The number of its last turn.
+    turn_n: int = 0
     slots: int = 0
     free: int = 0
     gossip: bool = False
@@ -324,6 +329,10 @@ class Fleet:
             if worker.session is not None and worker.free > 0 and not worker.nudged:
                 worker.nudged = True
                 worker.session.nudge()
+
+    def assignable(self) -> list[Worker]:
+        """The workers that tasks can be pushed to: live, with a session and a free slot."""
+        return [worker for worker in self.live() if worker.session is not None and worker.free > 0 and worker.boot]
 
     def hungry(self) -> list[Worker]:
         """The workers with a session that asked for more than they got."""

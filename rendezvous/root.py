@@ -199,6 +199,8 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
         jobs = [save_workers_often(door), door.sessions.recheck(door), door.pacer.run()]
+        if door.assigner is not None:
+            jobs.append(door.assigner.run())
         if pay_desk is not None:
             jobs.append(pay_desk.run())
         jobs += [intake.run() for intake in intakes]
@@ -211,7 +213,9 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         if peer is not None:
             announcer = Announcer(door.fleet, root=charter.key_id, epoch=time.time_ns(), clock=time.monotonic)
             jobs.append(announce(announcer, woken, _publisher(peer, door)))
-        stack.enter_context(listening(door, announcer, woken))
+        # What is assigned isn't announced: gossip then only says that the root lives.
+        announced = announcer if door.assigner is None else None
+        stack.enter_context(listening(door, announced, woken))
         await stack.enter_async_context(_background(*jobs))
         yield Opened(
             settings=settings,

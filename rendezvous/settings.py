@@ -22,6 +22,7 @@ LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 Admission = Literal["invite", "allowlist", "open"]
 Finality = int | Literal["finalized"]
+Mode = Literal["ask", "assign"]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -108,6 +109,11 @@ def _admission(given: str) -> Any:
     return choice("invite", "allowlist", "open")(given)
 
 
+def _mode(given: str) -> Any:
+    return choice("ask", "assign")(given)
+
+
+_mode.choices = ("ask", "assign")  # type: ignore[attr-defined]
 _admission.choices = ("invite", "allowlist", "open")  # type: ignore[attr-defined]
 
 
@@ -156,6 +162,11 @@ class RootSettings:
         parse=text,
         many=True,
         secret=True,
+    )
+    mode: Mode = setting(
+        "ask: workers ask for tasks; assign: the root pushes them over the session to whoever has least to do",
+        default="ask",
+        parse=_mode,
     )
     first_lease: float = setting(
         "the lease of a kind that has no samples yet", default=60.0, parse=duration_s, unit="s"

@@ -18,6 +18,7 @@ from rendezvous.announce import Announcer
 from rendezvous.chain.channels import all_channels
 from rendezvous.chain.reconcile import PayDesk
 from rendezvous.directory import RootDirectory
+from rendezvous.door.assigner import Assigner
 from rendezvous.door.auth import Keys, bearer, digest_of, new_key
 from rendezvous.door.call import Caller
 from rendezvous.door.limits import Limits, RateLimiter
@@ -137,6 +138,9 @@ async def build_door(
         agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
     )
     pacer = Pacer(ledger, fleet, metrics, rng=rng)
+    rules_of, assigner = _rules_at_hand(robots), None
+    if settings.mode == "assign":
+        assigner = Assigner(ledger, fleet, metrics, rules_of=rules_of, clock=time.monotonic)
     return Door(
         ledger=ledger,
         store=store,
@@ -151,8 +155,9 @@ async def build_door(
             store=store,
             fleet=fleet,
             metrics=metrics,
-            rules_of=_rules_at_hand(robots),
+            rules_of=rules_of,
             hungry=pacer.hungry,
+            assigns=None if assigner is None else assigner.wake,
             roots=(charter.key_id,),
             network_id=charter.network_id,
             vouchers=await _vouchers(ledger, signer, charter.ethereum),
@@ -170,6 +175,7 @@ async def build_door(
         base_fee_wei=_no_chain if pay_desk is None else pay_desk.base_fee_wei,
         accept=acceptor(charter.seed, signer, charter.ethereum),
         alerts=tuple if pay_desk is None else lambda: pay_desk.alerts.active,
+        assigner=assigner,
     )
 
 
@@ -201,7 +207,8 @@ def _rules_at_hand(robots: RobotsCache) -> Callable[[str], str | None]:
 @contextlib.contextmanager
 def listening(door: Door, announcer: Announcer | None, woken: asyncio.Event) -> Iterator[None]:
     """Pass what the ledger commits to sessions, streams and gossip while the block is open."""
-    notifier = Notifier(fleet=door.fleet, stream=door.stream, metrics=door.metrics)
+    assigns = None if door.assigner is None else door.assigner.wake
+    notifier = Notifier(fleet=door.fleet, stream=door.stream, metrics=door.metrics, assigns=assigns)
 
     def listen(events: Sequence[LedgerEvent]) -> None:
         notifier.take(events)

@@ -26,6 +26,7 @@ from swarm.wire import (
     CancelPush,
     ErrorBody,
     Frame,
+    GrantPush,
     Nudge,
     PausePush,
     Turn,
@@ -39,7 +40,7 @@ __all__ = ["Push", "Session", "reason_of", "refused_by", "run_session"]
 
 log = structlog.get_logger()
 
-Push = Nudge | CancelPush | PausePush
+Push = Nudge | CancelPush | PausePush | GrantPush
 
 CONNECT_S: Final = 10.0
 HANDSHAKE_S: Final = 10.0

@@ -24,6 +24,7 @@ from swarm.wire import (
     ErrorBody,
     Failed,
     Grant,
+    GrantPush,
     Nudge,
     Outcome,
     PausePush,
@@ -117,7 +118,7 @@ class MemoryDoor:
         self._ipfs = ipfs or MemoryIpfs()
         self._fence = 0
         self._answers: dict[tuple[str, int], TurnAnswer] = {}
-        self._push, self.pushes = trio.open_memory_channel[Nudge | CancelPush | PausePush](64)
+        self._push, self.pushes = trio.open_memory_channel[Nudge | CancelPush | PausePush | GrantPush](64)
         self._changed = trio.Event()
 
     @property

@@ -519,7 +519,20 @@ class PausePush(Answer, frozen=True, tag="pause", tag_field="frame"):
     reason: str | None = None
 
 
-Frame = TurnAnswer | TurnRefused | Nudge | CancelPush | PausePush
+class GrantPush(Answer, frozen=True, tag="grants", tag_field="frame"):
+    """Tasks that the door assigned without being asked.
+
+    The leases run from ``after_s`` after the worker first sent turn ``n`` of ``boot``: by its own clock, and never
+    longer than the door's.
+    """
+
+    boot: str
+    n: int
+    after_s: Seconds
+    grants: tuple[Grant, ...]
+
+
+Frame = TurnAnswer | TurnRefused | Nudge | CancelPush | PausePush | GrantPush
 
 
 # ── gossip ────────────────────────────────────────────────────────────────────────────────────────────────────────

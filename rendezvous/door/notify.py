@@ -6,7 +6,7 @@ Called on the loop after each commit; nothing here waits. Gossip is somebody els
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rendezvous.door.metrics import Metrics
@@ -25,9 +25,16 @@ _QUIET: Final = frozenset({Move.GRANT, Move.RENEW, Move.COMPLETE})
 
 
 class Notifier:
-    """Tells sessions and streams what was committed."""
+    """Tells sessions and streams what was committed.
 
-    def __init__(self, *, fleet: Fleet, stream: EventStream, metrics: Metrics) -> None:
+    Args:
+        assigns: told when tasks are ready, where they are pushed; None: workers are nudged to ask.
+    """
+
+    def __init__(
+        self, *, fleet: Fleet, stream: EventStream, metrics: Metrics, assigns: Callable[[], None] | None = None
+    ) -> None:
+        self._assigns = assigns
         self._fleet = fleet
         self._stream = stream
         self._metrics = metrics
@@ -50,6 +57,10 @@ class Notifier:
             worker = self._fleet.get(ref)
             if worker is not None and worker.session is not None:
                 worker.session.cancel(tuple(tasks))
+        if self._assigns is not None:
+            if ready:
+                self._assigns()
+            return
         for (kind, _), (requires, number) in ready.items():
             self._nudge(kind, requires, number)
 

@@ -17,6 +17,7 @@ from swarm.model import Refusal, Wei
 from swarm.wire import RobotsAnswer
 
 if TYPE_CHECKING:
+    from rendezvous.door.assigner import Assigner
     from rendezvous.door.pacer import Pacer
     from rendezvous.door.readiness import Readiness
     from rendezvous.door.robots import HostPaces
@@ -71,6 +72,7 @@ class Door:
         base_fee_wei: what a unit of gas costs now; None where there is no chain, or it doesn't answer.
         accept: signs that a completion counts.
         alerts: what keeps money from moving now.
+        assigner: pushes tasks, in ``--mode assign``; None: workers ask.
     """
 
     ledger: Ledger
@@ -95,3 +97,4 @@ class Door:
     base_fee_wei: Callable[[], Awaitable[Wei | None]]
     accept: Accept
     alerts: Callable[[], Sequence[Alert]] = tuple
+    assigner: Assigner | None = None

@@ -24,6 +24,7 @@ from swarm.wire import (
     MAX_TURN_BYTES,
     CancelPush,
     Frame,
+    GrantPush,
     Nudge,
     PausePush,
     Turn,
@@ -78,6 +79,9 @@ class _Session:
 
     def cancel(self, tasks: tuple[TaskId, ...]) -> None:
         self._put(CancelPush(tasks=tasks))
+
+    def grant(self, push: GrantPush) -> None:
+        self._put(push)
 
     def pause(self, reason: str | None) -> None:
         self._put(PausePush(reason=reason))

@@ -41,6 +41,8 @@ class StatusView(Answer, frozen=True):
     name: str
     version: str
     admission: str
+    #: ask or assign.
+    mode: str
     tasks: dict[str, int]
     workers: dict[str, int]
     slots: int
@@ -84,6 +86,7 @@ async def status(door: Door, call: Call) -> StatusView:
         name=door.site.charter.name,
         version=__version__,
         admission=door.site.charter.admission,
+        mode="ask" if door.assigner is None else "assign",
         tasks={one.value: counts.get(one, 0) for one in Status},
         workers=_states(door),
         slots=sum(worker.slots for worker in live),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import attrs
+import msgspec
 
 import swarm
 from rendezvous.door.envelope import error_body, outcome_of
@@ -59,6 +60,8 @@ class Turns:
     Args:
         rules_of: the rules of robots.txt for a URL, where they are at hand.
         hungry: told when a worker wanted more than there was.
+        assigns: told when a worker with a session has free slots, where tasks are pushed to it; then its turns ask for
+            nothing. None: they do.
         roots: the peer ids whose gossip workers should believe.
         network_id: of this swarm.
         vouchers: signs what is owed; None in an unpaid swarm.
@@ -73,6 +76,7 @@ class Turns:
         metrics: Metrics,
         rules_of: Callable[[str], str | None],
         hungry: Callable[[], None],
+        assigns: Callable[[], None] | None = None,
         roots: tuple[str, ...],
         network_id: str,
         vouchers: Vouchers | None = None,
@@ -84,6 +88,7 @@ class Turns:
         self._metrics = metrics
         self._rules_of = rules_of
         self._hungry = hungry
+        self._assigns = assigns
         self._roots = roots
         self._network_id = network_id
         self._talks: dict[WorkerRef, _Talk] = {}
@@ -123,7 +128,9 @@ class Turns:
                 self._fleet.introduce(worker, turn.hello)
             if turn.stats is not None:
                 worker.stats = turn.stats
-            worker.boot = turn.boot
+            worker.boot, worker.turn_n = turn.boot, turn.n
+            if self._assigns is not None and way == "session":
+                turn = msgspec.structs.replace(turn, offers=(), want=0)
             self._fleet.heard(worker, free=turn.free, gossip=turn.gossip, seen_at=seen_at)
             answer = await self._take(worker, turn)
             if turn.boot not in talk.answered and len(talk.answered) >= BOOTS_KEPT:
@@ -193,6 +200,8 @@ class Turns:
         worker.hungry = len(result.granted) < min(turn.free, len(turn.offers) + turn.want)
         if worker.hungry:
             self._hungry()
+        if self._assigns is not None and worker.free:
+            self._assigns()
         vouchers: tuple[SignedVoucher, ...] = ()
         if self._vouchers is not None:
             vouchers = await self._vouchers.since(

@@ -7,6 +7,7 @@ claim costs the same with a thousand tasks pending or a million, whatever stands
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ import attrs
 from rendezvous.ledger.endings import expire
 from rendezvous.ledger.guards import is_live, not_found
 from rendezvous.ledger.lines import Lines
-from rendezvous.ledger.ops import Granted
+from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn
 from rendezvous.ledger.rows import TaskRow, task_body
 from rendezvous.ledger.rules import load_rules, records_of
 from rendezvous.ledger.turns import TurnWork, renew_lease
@@ -26,7 +27,7 @@ from rendezvous.policy.records import CLEAN, check_record
 from rendezvous.policy.versions import check_approved
 from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 
-__all__ = ["grant"]
+__all__ = ["assign", "grant"]
 
 _NOWHERE: Final[frozenset[int]] = frozenset()
 _VIA: Final = {via.value: via for via in Via}
@@ -371,3 +372,48 @@ def _granted(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool
 def _is_signed(unit: Unit, row: TaskRow) -> bool:
     """Whether a completion of this task needs its worker's signature, for the receipt."""
     return unit.settings.signs_all or row.reward_wei != "0"
+
+
+def assign(unit: Unit, lines: Lines, op: Assign) -> tuple[Assigned, ...]:
+    """Give ready tasks to workers that didn't ask, one by one to whoever has least to do for its size.
+
+    How much a worker holds is counted here: what the door knows of it may be older than what was granted since.
+    """
+    if load_rules(unit).pauses.swarm is not None:
+        return ()
+    unit.flush()
+    turns = [
+        TurnWork(TakeTurn(worker=one.worker, boot=one.boot, facts=one.facts, partial=True), unit.worker(one.worker))
+        for one in op.workers
+    ]
+    held = Counter(
+        number for number, _ in unit.connection.rows(unit.statements.held_seqs, as_json([t.worker.n for t in turns]))
+    )
+    rooms = [
+        min(one.free, one.slots - held[turn.worker.n]) if turn.worker.boots[:1] == [one.boot] else 0
+        for one, turn in zip(op.workers, turns, strict=True)
+    ]
+    wanted = sum(room for room in rooms if room > 0)
+    if not wanted:
+        return ()
+    lines.open_due()
+    for turn in turns:
+        turn.barred = _barred(unit, turn)
+    picker = _Picker(unit, lines, wanted=wanted + max(len(turn.barred) for turn in turns))
+    picks: list[_Pick] = []
+    loaded = [
+        (held[turn.worker.n] / op.workers[index].slots, index) for index, turn in enumerate(turns) if rooms[index] > 0
+    ]
+    heapq.heapify(loaded)
+    while loaded:
+        load, index = heapq.heappop(loaded)
+        best = picker.best(turns[index])
+        if best is None:
+            continue
+        picks.append(_Pick(turns[index], best, Via.ASSIGN))
+        rooms[index] -= 1
+        if rooms[index] > 0:
+            heapq.heappush(loaded, (load + 1 / op.workers[index].slots, index))
+    _assign(unit, picks)
+    lines.debit()
+    return tuple(Assigned(worker=turn.op.worker, granted=tuple(turn.granted)) for turn in turns if turn.granted)

@@ -42,6 +42,8 @@ from rendezvous.ledger.neighbours import Alone, Office, RootsTogether
 from rendezvous.ledger.ops import (
     Admit,
     ApproveVersion,
+    Assign,
+    Assigned,
     Cancel,
     Ended,
     Enrol,
@@ -170,6 +172,8 @@ class Ledger:
     async def call(self, op: Quarantine) -> tuple[TaskId, ...]: ...
     @overload
     async def call(self, op: ApproveVersion) -> tuple[str, ...]: ...
+    @overload
+    async def call(self, op: Assign) -> tuple[Assigned, ...]: ...
     @overload
     async def call(self, op: Sweep) -> float: ...
     @overload
@@ -386,6 +390,8 @@ def _weight(op: Op) -> int:
         return len(op.tasks)
     if isinstance(op, TakeTurn):
         return len(op.done) + len(op.failed) + len(op.released) + len(op.renew) + len(op.offers) + op.want
+    if isinstance(op, Assign):
+        return sum(one.free for one in op.workers)
     return 1
 
 

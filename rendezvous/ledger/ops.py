@@ -219,6 +219,32 @@ class TurnResult(_Value, frozen=True, kw_only=True):
     earned: bool = False
 
 
+# ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Assignable(_Value, frozen=True, kw_only=True):
+    """A worker that tasks can be pushed to: its present boot, and how many slots it says are free."""
+
+    worker: WorkerRef
+    boot: str
+    facts: WorkerFacts
+    free: int
+    slots: int
+
+
+class Assign(_Value, frozen=True, kw_only=True):
+    """Give ready tasks to workers that didn't ask, the least loaded first. Answer: ``tuple[Assigned, ...]``."""
+
+    workers: tuple[Assignable, ...]
+
+
+class Assigned(_Value, frozen=True, kw_only=True):
+    """What a worker got."""
+
+    worker: WorkerRef
+    granted: tuple[Granted, ...]
+
+
 # ── by the requester, the operator and the clock ──────────────────────────────────────────────────────────────────
 
 
@@ -553,6 +579,7 @@ class Enrol(_Value, frozen=True, kw_only=True):
 Op = (
     Submit
     | TakeTurn
+    | Assign
     | Cancel
     | Replay
     | Sweep

@@ -19,12 +19,13 @@ from sqlalchemy.engine import Engine
 from rendezvous.ledger import acts, allowances, clock, money, people, requests
 from rendezvous.ledger.channels import see_channels
 from rendezvous.ledger.engine import WriterConnection
-from rendezvous.ledger.grants import grant
+from rendezvous.ledger.grants import assign, grant
 from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked, SeeChannels
 from rendezvous.ledger.ops import (
     Admit,
     ApproveVersion,
+    Assign,
     Cancel,
     Enrol,
     FailByHand,
@@ -206,6 +207,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(Revoke, lambda op: people.revoke(unit, op))
     each(Admit, lambda op: people.admit(unit, op))
     together(TakeTurn, lambda batch: _take_turns(unit, lines, batch))
+    each(Assign, lambda op: assign(unit, lines, op))
     each(Forget, lambda op: clock.forget(unit, op))
     return answers
 

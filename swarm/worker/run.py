@@ -30,7 +30,7 @@ from swarm.executors.parser import Parser, open_parser
 from swarm.executors.registry import Executors, load_executors
 from swarm.identity import Identity
 from swarm.signing import JoinLink
-from swarm.wire import Announcement, CancelPush, Grant, Hello, Nudge, PausePush, Settings, Stats
+from swarm.wire import Announcement, CancelPush, Grant, GrantPush, Hello, Nudge, PausePush, Settings, Stats
 from swarm.worker.dispatch import Counters, Dispatch
 from swarm.worker.effects import Effect
 from swarm.worker.execute import execute
@@ -73,7 +73,7 @@ class Door(SaysTurns, Protocol):
 
     url: str
     settings: Settings
-    pushes: trio.MemoryReceiveChannel[Nudge | CancelPush | PausePush]
+    pushes: trio.MemoryReceiveChannel[Nudge | CancelPush | PausePush | GrantPush]
 
     @property
     def connected(self) -> bool:
@@ -262,7 +262,7 @@ async def work(
         for _ in range(settings.slots):  # results that come together are written to the journal together
             nursery.start_soon(upload, results.clone(), uploads)
         nursery.start_soon(uploads.retry)
-        nursery.start_soon(partial(take_pushes, door.pushes, turns, apply, wake=wake))
+        nursery.start_soon(partial(take_pushes, door.pushes, turns, apply, wake=wake, clock=clock))
         nursery.start_soon(partial(talk, turns, door, apply, wake=wake, clock=clock, stats=stats))
         nursery.start_soon(partial(watch, turns, apply, leased=leased, clock=clock))
         nursery.start_soon(partial(tell_idle, turns, lambda: door.connected, clock=clock))

@@ -14,7 +14,7 @@ import trio
 
 from swarm.errors import DoorRefused, DoorUnreachable
 from swarm.model import TURNS_AWAY
-from swarm.wire import CancelPush, Nudge, PausePush, Stats, Turn, TurnAnswer, TurnRefused
+from swarm.wire import CancelPush, GrantPush, Nudge, PausePush, Stats, Turn, TurnAnswer, TurnRefused
 from swarm.worker.effects import Effect
 from swarm.worker.turns import Turns
 from swarm.worker.wake import Wake
@@ -84,7 +84,12 @@ async def watch(turns: Turns, apply: Apply, *, leased: Wake, clock: Callable[[],
 
 
 async def take_pushes(
-    pushes: trio.MemoryReceiveChannel[Nudge | CancelPush | PausePush], turns: Turns, apply: Apply, *, wake: Wake
+    pushes: trio.MemoryReceiveChannel[Nudge | CancelPush | PausePush | GrantPush],
+    turns: Turns,
+    apply: Apply,
+    *,
+    wake: Wake,
+    clock: Callable[[], float],
 ) -> None:
     """Take in what the door says first."""
     async for push in pushes:
@@ -92,6 +97,8 @@ async def take_pushes(
             turns.nudge()
         elif isinstance(push, CancelPush):
             apply(turns.cancel(push.tasks))
+        elif isinstance(push, GrantPush):
+            apply(turns.assigned(push, clock()))
         else:
             turns.pause(push.reason)
         wake.poke()

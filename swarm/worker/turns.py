@@ -27,6 +27,7 @@ from swarm.wire import (
     ErrorBody,
     Failed,
     Grant,
+    GrantPush,
     Held,
     Hello,
     Outcome,
@@ -47,6 +48,8 @@ BEAT_S: Final = 10.0
 RENEW_AGAIN_SHARE: Final = 1 / 12
 #: Roots say something every 10 s; after three of those gossip doesn't reach us (DESIGN §5).
 GOSSIP_SILENT_S: Final = 30.0
+#: The door pushes by a turn that it has heard: the one under way or the one before; more would be dated for nothing.
+TURNS_DATED: Final = 4
 #: Outcomes in one turn: half of what the door takes, so that inline manifests of 4 KiB stay below its body cap.
 MAX_REPORTS: Final = MAX_SLOTS
 #: First and last wait before an outcome is reported again that the door couldn't take just now.
@@ -118,6 +121,8 @@ class Turns:
         self._open: _Open | None = None
         self._n = 0
         self._sent_at = now - BEAT_S
+        #: When the latest turns were first sent, by number: pushed leases are counted from there.
+        self._sent: dict[int, float] = {}
         self._repeat_at = -math.inf
         self._say_hello = True
         self._hastened = False
@@ -342,7 +347,8 @@ class Turns:
         self._holds = {why: until for why, until in self._holds.items() if now < until}
         if self._asked_until is not None and self._asked_until <= now:
             self._asked_until = None
-        self._sent_at = now
+        self._sent_at = self._sent[self._n] = now
+        self._sent.pop(self._n - TURNS_DATED, None)
         self._repeat_at = -math.inf
         self._open = _Open(turn=turn, sent_at=now, reports=reports)
         return turn
@@ -459,7 +465,7 @@ class Turns:
             effects += self._lose(fence)
         effects += self.cancel(answer.cancelled)
         for grant in answer.grants:
-            effects += self._take_grant(grant, opened, now)
+            effects += self._take_grant(grant, opened.sent_at, now)
         if len(answer.grants) < min(opened.turn.free, len(opened.turn.offers) + opened.turn.want):
             self.offers.forget_heard_until(opened.sent_at)
         if answer.retry_after_s is not None:
@@ -507,7 +513,18 @@ class Turns:
         if report is not None and isinstance(report.entry, Done):
             yield Shelved(entry=report.entry)
 
-    def _take_grant(self, grant: Grant, opened: _Open, now: float) -> Iterator[Effect]:
+    def assigned(self, push: GrantPush, now: float) -> list[Effect]:
+        """Take in tasks that the door pushed.
+
+        Those of an earlier boot go back with its other leases, at our first turn; one that we can't date any more is
+        given back.
+        """
+        if push.boot != self.boot:
+            return []
+        sent_at = self._sent.get(push.n, -math.inf)
+        return [effect for grant in push.grants for effect in self._take_grant(grant, sent_at + push.after_s, now)]
+
+    def _take_grant(self, grant: Grant, since: float, now: float) -> Iterator[Effect]:
         known = self._leases.get(grant.fence)
         task = grant.task.id
         if known is not None or (task, grant.fence) in self._reports:
@@ -518,9 +535,7 @@ class Turns:
             if report is not None and isinstance(report.entry, Done):
                 yield Shelved(entry=report.entry)
         self.offers.close((task,))
-        lease = Lease(
-            task=task, fence=grant.fence, acknowledged_at=opened.sent_at, lease_s=grant.lease_s, granted_at=now
-        )
+        lease = Lease(task=task, fence=grant.fence, acknowledged_at=since, lease_s=grant.lease_s, granted_at=now)
         if self.draining or not self.free or now >= lease.ends_at:
             self._say(Released(task=task, fence=grant.fence), now)
             return

@@ -22,6 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import text
 
 from rendezvous.ledger.ops import (
+    Assign,
+    Assignable,
     Cancel,
     DoneItem,
     FailByHand,
@@ -278,6 +280,24 @@ class LedgerMachine(RuleBasedStateMachine):
             assert outcome.code in (RefusalCode.RESULT_DIFFERS, RefusalCode.WRONG_STATUS)
         else:
             assert outcome.code in (RefusalCode.LEASE_EXPIRED, RefusalCode.WRONG_STATUS)
+
+    @rule(free=st.integers(0, 3))
+    def assign(self, free: int) -> None:
+        """The root pushes to all, as the door does: what it believes of their slots may be wrong."""
+        slots = 4
+        workers = [
+            Assignable(worker=worker, boot=f"boot-{self.boots[worker]}", facts=NOOP, free=free, slots=slots)
+            for worker in WORKERS
+        ]
+        (assigned,) = self.do(Assign(workers=tuple(workers)))
+        for one in assigned:
+            assert 0 < len(one.granted) <= free
+            for grant in one.granted:
+                known = self.tasks[grant.task.id]
+                assert known.is_held(one.worker, grant.fence, self.world.now)
+                self.leases.append((one.worker, LeaseRef(grant.task.id, grant.fence)))
+            holds = [each for each in self.tasks.values() if each.status is Status.ACTIVE and each.holder == one.worker]
+            assert len(holds) <= slots
 
     @rule(seconds=st.sampled_from((0.5, 20.0, 61.0)))
     def time_passes(self, seconds: float) -> None:

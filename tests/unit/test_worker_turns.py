@@ -13,6 +13,7 @@ from swarm.wire import (
     ErrorBody,
     Failed,
     Grant,
+    GrantPush,
     Held,
     Hello,
     Offer,
@@ -599,6 +600,48 @@ def test_retry_after_does_not_keep_outcomes_back(alice: Alice) -> None:
 
     turn = alice.take()
     assert (turn.done, turn.want) == ((done(1),), 0)
+
+
+# ── what the door assigns ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def push(*numbers: int, n: int = 1, after_s: float = 0.0, boot: str = "boot-one") -> GrantPush:
+    return GrantPush(boot=boot, n=n, after_s=after_s, grants=tuple(grant(number, lease_s=60.0) for number in numbers))
+
+
+def test_an_assigned_task_starts_and_its_lease_runs_from_the_turn_that_the_door_speaks_of(alice: Alice) -> None:
+    alice.say()  # n = 1
+    alice.pass_s(5.0)
+    effects = alice.turns.assigned(push(7, n=1, after_s=4.0), alice.now)
+
+    assert effects == [Start(grant=grant(7, lease_s=60.0))]
+    (lease,) = alice.turns.leases
+    assert lease.ends_at == alice.now - 5.0 + 4.0 + 60.0
+    alice.pass_s(BEAT_S)
+    assert [held.fence for held in alice.take().held] == [7]
+
+
+def test_an_assigned_task_that_comes_again_in_an_answer_is_in_hand(alice: Alice) -> None:
+    alice.say()
+    alice.pass_s(BEAT_S)
+    turn = alice.take()  # left before the push came
+    alice.turns.assigned(push(7), alice.now)
+    assert alice.answer(turn, grants=(grant(7),)) == []
+    assert alice.turns.working == 1
+
+
+def test_an_assigned_task_of_an_earlier_boot_is_none_of_ours(alice: Alice) -> None:
+    alice.say()
+    assert alice.turns.assigned(push(7, boot="boot-old"), alice.now) == []
+    assert alice.turns.leases == ()
+
+
+def test_an_assigned_task_that_cannot_be_dated_or_has_no_slot_is_given_back(alice: Alice) -> None:
+    alice.say()
+    assert alice.turns.assigned(push(7, n=99), alice.now) == []
+    alice.given(*range(1, SLOTS + 1))
+    assert alice.turns.assigned(push(50, n=2), alice.now) == []
+    assert [released.fence for released in alice.take().released] == [50]
 
 
 def test_a_pause_stops_asking_until_it_is_lifted(alice: Alice) -> None:
