@@ -15,12 +15,13 @@ from rendezvous.ledger.engine import open_reading_engine
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.settings import RootSettings
 from rendezvous.store import RootStore, open_store
+from swarm.blocks import ABANDONED_AFTER_S
 from swarm.content.manifest import decode_manifest
 from swarm.errors import ConfigurationError, MalformedInput
 from swarm.model import Cid
 from swarm.wire import MAX_MANIFEST_BYTES
 
-__all__ = ["collect", "kept_contents"]
+__all__ = ["collect", "collect_from", "kept_contents"]
 
 log = structlog.get_logger()
 
@@ -39,12 +40,32 @@ async def collect(settings: RootSettings, directory: RootDirectory, *, min_age_s
             return reader.manifest(cid)
 
         async with open_store(directory.blocks, ipfs=settings.ipfs, inline=inline) as store:
-            started = time.monotonic()
-            kept = await kept_contents(reader, store)
-            # What was put since the ledger was read may have a result that isn't among these.
-            return await store.collect(kept, min_age_s=min_age_s + time.monotonic() - started)
+            return await collect_from(store, reader, min_age_s=min_age_s)
     finally:
         engine.dispose()
+
+
+async def collect_from(
+    store: RootStore, reader: LedgerReader, *, min_age_s: float = ABANDONED_AFTER_S
+) -> tuple[int, int]:
+    """Remove from a store what no result of a ledger needs.
+
+    Args:
+        store: any of the root's.
+        reader: used on this loop, a page of results at a time.
+        min_age_s: spare what was put so lately.
+
+    Returns:
+        How many blocks were removed, and their bytes.
+
+    Raises:
+        ConfigurationError: see ``kept_contents``.
+        LedgerUnavailable: the ledger can't be read.
+    """
+    started = time.monotonic()
+    kept = await kept_contents(reader, store)
+    # What was put since the ledger was read may have a result that isn't among these.
+    return await store.collect(kept, min_age_s=min_age_s + time.monotonic() - started)
 
 
 async def kept_contents(reader: LedgerReader, store: RootStore) -> set[Cid]:

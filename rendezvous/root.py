@@ -12,6 +12,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -24,6 +25,7 @@ from rendezvous.chain.keys import open_signer
 from rendezvous.chain.outbox import Rules
 from rendezvous.chain.reconcile import ChainSettings, PayDesk, open_pay_desk
 from rendezvous.chain.sender import Signer
+from rendezvous.collect import collect_from
 from rendezvous.copies import copy_manifests, waking
 from rendezvous.directory import RootDirectory, open_directory
 from rendezvous.door.app import build_app
@@ -37,6 +39,7 @@ from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.peer_thread import PeerPlan, PeerThread
 from rendezvous.policy.pacing import HOST_BURST
+from rendezvous.room import make_room
 from rendezvous.settings import RootSettings
 from rendezvous.sockets import claim_bind, listen, peer_address, peer_port, rpc_multiaddr
 from rendezvous.store import open_store
@@ -174,6 +177,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
                 directory.blocks, ipfs=settings.ipfs, max_bytes=settings.max_disk, inline=inline_manifests(ledger)
             )
         )
+        store = await stack.enter_async_context(make_room(store, partial(collect_from, store, ledger.reader)))
         charter = attrs.evolve(charter, stores=await store.peer_ids())
         await keep_operator_key(directory, ledger)
         door = await build_door(

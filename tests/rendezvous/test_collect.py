@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,13 @@ from rendezvous import collect as collect_module
 from rendezvous.collect import collect
 from rendezvous.directory import find_directory
 from rendezvous.ledger.queries import LedgerReader
+from rendezvous.room import COLLECT_EVERY_S, make_room
 from rendezvous.settings import RootSettings
-from rendezvous.store import RootStore
+from rendezvous.store import DirectoryStore, RootStore
+from swarm.blocks import BlockStore
 from swarm.content.cid import raw_cid
+from swarm.content.manifest import ContentRef, UrlOutcome
+from swarm.errors import LedgerUnavailable, StoreFull
 from tests.rendezvous.door_harness import door
 
 
@@ -32,3 +39,93 @@ async def test_what_is_put_after_the_ledger_was_read_is_not_collected(
         await stage.door.store.put(raw_cid(b"abandoned"), b"abandoned")
         assert await collect(settings, find_directory(settings.data), min_age_s=0.0) == (1, 9)
         assert await stage.door.store.get(raw_cid(b"just now")) == b"just now"
+
+
+def age(directory: Path, *, by_s: float) -> None:
+    """Make all stored blocks older."""
+    then = time.time() - by_s
+    for block in directory.rglob("bafkrei*"):
+        os.utime(block, (then, then))
+
+
+async def test_a_full_store_makes_room_by_what_no_result_names_and_keeps_what_one_does(tmp_path: Path) -> None:
+    async with door(tmp_path, max_disk=3_000) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        await stage.submit(carol, 1)
+        (grant,) = (await alice.take(want=1))["grants"]
+        body = os.urandom(1_000)
+        manifest = alice.manifest(
+            grant["task"]["id"],
+            outcomes=(UrlOutcome(url=grant["task"]["urls"][0], body=ContentRef(cid=raw_cid(body), size_bytes=1_000)),),
+        )
+        store = stage.door.store
+        await store.put(raw_cid(body), body)
+        done = {"task": grant["task"]["id"], "fence": grant["fence"], "cid": raw_cid(manifest), "manifest": manifest}
+        (outcome,) = (await alice.take(done=[done]))["outcomes"]
+        assert outcome["status"] == "completed"
+        abandoned, fresh, late = (os.urandom(1_000) for _ in range(3))
+        await store.put(raw_cid(abandoned), abandoned)
+        age(tmp_path, by_s=7_200.0)
+        await store.put(raw_cid(fresh), fresh)
+
+        await store.put(raw_cid(late), late)
+
+        assert not await store.has(raw_cid(abandoned))
+        assert await store.get(raw_cid(body)) == body
+        assert await store.get(raw_cid(fresh)) == fresh
+        assert await store.get(raw_cid(late)) == late
+        with pytest.raises(StoreFull):
+            await store.put(raw_cid(b"more"), b"more")
+
+
+class Collector:
+    """Counts how often it is asked to collect."""
+
+    def __init__(self, store: DirectoryStore) -> None:
+        self.times = 0
+        self.fault: LedgerUnavailable | None = None
+        self._store = store
+
+    async def __call__(self) -> tuple[int, int]:
+        self.times += 1
+        await asyncio.sleep(0)
+        if self.fault is not None:
+            raise self.fault
+        return await self._store.collect([], min_age_s=-1.0)
+
+
+async def test_a_store_that_stays_full_is_collected_seldom(tmp_path: Path) -> None:
+    full = DirectoryStore(BlockStore(tmp_path, max_bytes=4))
+    collector, now = Collector(full), 0.0
+    async with make_room(full, collector, clock=lambda: now) as store:
+        for _ in range(3):
+            with pytest.raises(StoreFull):
+                await store.put(raw_cid(b"12345"), b"12345")
+        assert collector.times == 1
+        now += COLLECT_EVERY_S
+        with pytest.raises(StoreFull):
+            await store.put(raw_cid(b"12345"), b"12345")
+        assert collector.times == 2
+
+
+async def test_those_who_come_together_wait_for_one_collection(tmp_path: Path) -> None:
+    full = DirectoryStore(BlockStore(tmp_path, max_bytes=4))
+    collector = Collector(full)
+    async with make_room(full, collector) as store:
+        await store.put(raw_cid(b"1234"), b"1234")
+        async with asyncio.TaskGroup() as group:
+            for body in (b"ab", b"cd"):
+                group.create_task(store.put(raw_cid(body), body))
+        assert collector.times == 1
+        assert await store.has(raw_cid(b"ab"))
+        assert await store.has(raw_cid(b"cd"))
+
+
+async def test_a_full_store_whose_ledger_is_away_is_full(tmp_path: Path) -> None:
+    full = DirectoryStore(BlockStore(tmp_path, max_bytes=4))
+    collector = Collector(full)
+    collector.fault = LedgerUnavailable("ledger.sqlite", "gone")
+    async with make_room(full, collector) as store:
+        with pytest.raises(StoreFull):
+            await store.put(raw_cid(b"12345"), b"12345")
+    assert collector.times == 1
