@@ -38,6 +38,7 @@ from rendezvous.intake import open_intakes
 from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.peer_thread import PeerPlan, PeerThread
+from rendezvous.policy.order import TIER_SHARES
 from rendezvous.policy.pacing import HOST_BURST
 from rendezvous.room import make_room
 from rendezvous.settings import RootSettings
@@ -263,6 +264,9 @@ def _ledger_settings(settings: RootSettings, signer: Signer | None) -> LedgerSet
         payer=signer.address if signer is not None else None,
         host_rate_per_s=settings.host_rate,
         host_burst=max(HOST_BURST, settings.host_rate),  # at most a second's worth at once
+        swarm_rate_per_s=settings.swarm_rate,
+        swarm_burst=max(HOST_BURST, settings.swarm_rate),
+        tier_shares=dict(settings.tier) or TIER_SHARES,
         first_lease_s=settings.first_lease,
         signs_all=settings.receipts == "all",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Bind", "RootSettings"]
 
 DEFAULT_DATA: Final = Path("~/.local/share/task-swarm/root").expanduser()
+#: As ``swarm.wire.TierText``.
+_TIER: Final = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 Admission = Literal["invite", "allowlist", "open"]
@@ -59,6 +62,14 @@ def _bind(given: str) -> Bind:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ValueError("an address and a port, such as 127.0.0.1:8765 or [::]:443")
     return Bind(host=host, port=int(port))
+
+
+def _tier(given: str) -> tuple[str, float]:
+    name, _, share = given.strip().partition("=")
+    parts = number(0.001, 1_000_000.0)(share)
+    if not _TIER.fullmatch(name):
+        raise ValueError("a tier and its share, such as interactive=70")
+    return name, parts
 
 
 def _url(given: str) -> str:
@@ -155,6 +166,18 @@ class RootSettings:
         default=1.0,
         parse=number(0.0, 100_000.0),
         unit="1/s",
+    )
+    swarm_rate: float = setting(
+        "requests a second that the whole swarm makes; 0 is no limit",
+        default=0.0,
+        parse=number(0.0, 1_000_000.0),
+        unit="1/s",
+    )
+    tier: tuple[tuple[str, float], ...] = setting(
+        "a tier of work and its share of the grants, such as interactive=70; may be given several times; by default "
+        "interactive=70 and bulk=30",
+        parse=_tier,
+        many=True,
     )
     intake: tuple[str, ...] = setting(
         "a Redis queue that is drained into the ledger, such as redis://127.0.0.1:6379/0?queue=pages; may be given "

@@ -285,6 +285,8 @@ class RefusalCode(enum.StrEnum):
     SUSPECT_HELD = "suspect_held"
     HOST_PACED = "host_paced"
     HOST_HELD = "host_held"
+    HOST_BUSY = "host_busy"
+    SWARM_PACED = "swarm_paced"
     NO_FREE_SLOT = "no_free_slot"
     PAUSED = "paused"
     QUARANTINED = "quarantined"

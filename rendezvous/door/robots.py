@@ -79,7 +79,7 @@ class HostPaces:
         if len(self._delays) >= MAX_REMEMBERED:
             self._delays.clear()
         self._delays[host] = delay_s
-        await self._ledger.call(SetHostPace(host=host, rate_per_s=rate_per_s, burst=1.0))
+        await self._ledger.call(SetHostPace(host=host, rate_per_s=rate_per_s, burst=1.0, one_at_a_time=True))
         log.info("host_slowed", host=host, crawl_delay_s=delay_s)
 
 

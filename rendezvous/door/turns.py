@@ -232,6 +232,7 @@ class Turns:
             lost=result.lost,
             cancelled=result.cancelled,
             paused=result.paused,
+            retry_after_s=result.retry_after_s,
             live_workers=self._fleet.live_count(),
             spread_s=self._fleet.spread_s(),
             roots=self._roots,

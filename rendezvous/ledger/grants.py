@@ -15,7 +15,7 @@ import attrs
 
 from rendezvous.ledger.endings import expire
 from rendezvous.ledger.guards import is_live, not_found
-from rendezvous.ledger.lines import Lines
+from rendezvous.ledger.lines import HostState, Lines
 from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn
 from rendezvous.ledger.rows import TaskRow, task_body
 from rendezvous.ledger.rules import load_rules, records_of
@@ -37,13 +37,17 @@ WINDOW: Final = 1_024
 PARKED_MOST: Final = 1_000
 
 
+#: (rank, seq, lane): the lowest is first.
+_Place = tuple[float, int, int]
+
+
 @attrs.define
 class _Line:
     """A lane on its way through a group: the tasks that were read of it, and how many of them were looked at."""
 
     lane: int
     host: int
-    read: list[tuple[int, int]]
+    read: list[tuple[float, int]]
     looked_at: int = 0
     exhausted: bool = False
 
@@ -64,8 +68,8 @@ class _Picker:
         self._wanted: Final = wanted
         self._taken: Final[set[int]] = set()
         self._demands: list[int] | None = None
-        #: Per demand a heap of (−priority, seq, lane).
-        self._heaps: Final[dict[int, list[tuple[int, int, int]]]] = {}
+        #: Per demand a heap of (rank, seq, lane).
+        self._heaps: Final[dict[int, list[_Place]]] = {}
         self._open: Final[dict[int, _Line]] = {}
         #: Whether each worker meets each demand, and whether others do.
         self._meets: Final[dict[tuple[int, int], bool]] = {}
@@ -74,6 +78,9 @@ class _Picker:
         self._suspects: Final[dict[int, bool]] = {}
         self._rules: Final = load_rules(unit)
         self._parked = 0
+        self._swarm: Final = lines.swarm()
+        #: When there is more for those who get nothing, seconds: the swarm's own bucket is empty.
+        self.retry_after_s: float | None = None
 
     def another(self, demand: int) -> bool:
         """Whether a live worker that the demand doesn't pass over meets it."""
@@ -102,8 +109,11 @@ class _Picker:
             record=records_of(self._unit, turn.worker.n).get(lane.host, CLEAN),
             another=bool(demand.passed_over) and self.another(lane.demand),
             holds_suspect=demand.suspect and self._holds_suspect(turn.worker.n),
+            swarm=None if self._swarm is None else self._swarm.bucket,
             now=self._unit.now,
         )
+        if refusal is None and self._swarm is not None and self._swarm.left < 1:
+            return Refusal(RefusalCode.SWARM_PACED, "the swarm has had its share for now", retry_after_s=1.0)
         if refusal is None and state.left < 1:
             return Refusal(RefusalCode.HOST_PACED, f"{state.host} has had its share for now", retry_after_s=1.0)
         return refusal
@@ -111,9 +121,15 @@ class _Picker:
     def take(self, row: TaskRow, turn: TurnWork) -> None:
         """Mark a task as granted in this transaction."""
         lane = self._unit.memory.lanes[row.lane]
-        self._taken.add(row.seq)
-        self._lines.host(lane.host).take()
-        self._note_suspect(lane.demand, turn)
+        self._take(row.seq, self._lines.host(lane.host), lane.demand, turn)
+
+    def _take(self, seq: int, host: HostState, demand: int, turn: TurnWork) -> None:
+        self._taken.add(seq)
+        host.take()
+        if self._swarm is not None:
+            self._swarm.take()
+        self._unit.fleet.shares.served(self._unit.memory.demands[demand].tier)
+        self._note_suspect(demand, turn)
 
     def _note_suspect(self, demand: int, turn: TurnWork) -> None:
         if self._unit.memory.demands[demand].suspect:
@@ -136,15 +152,18 @@ class _Picker:
 
     def best(self, turn: TurnWork) -> int | None:
         """Take the best task that this worker may have; None where there is none."""
+        if self._swarm is not None and self._swarm.left < 1:
+            self.retry_after_s = (1.0 - self._swarm.left) / self._swarm.bucket.rate_per_s
+            return None
         demands = [demand for demand in self._ready_demands() if self._may(turn, demand)]
         #: Lanes that others may have, but not this worker: they go back when it has its task.
-        passed: list[tuple[list[tuple[int, int, int]], tuple[int, int, int]]] = []
+        passed: list[tuple[list[_Place], _Place]] = []
         try:
             while True:
                 tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
                 if not tops or self._parked >= PARKED_MOST:  # the next transaction sets more aside
                     return None
-                heap, demand = min(tops, key=lambda each: each[0][0])
+                heap, demand = min(self._next_tier(tops), key=lambda each: each[0][0])
                 entry = heapq.heappop(heap)
                 _, seq, lane = entry
                 line = self._open[lane]
@@ -156,15 +175,24 @@ class _Picker:
                     continue
                 taken = seq in self._taken or self._park(seq)
                 if not taken:
-                    self._taken.add(seq)
-                    host.take()
-                    self._note_suspect(demand, turn)
+                    self._take(seq, host, demand, turn)
                 self._push_next(heap, line)
                 if not taken:
                     return seq
         finally:
             for heap, entry in passed:
                 heapq.heappush(heap, entry)
+
+    def _next_tier(self, tops: list[tuple[list[_Place], int]]) -> list[tuple[list[_Place], int]]:
+        """Those of the tier that is to be served next."""
+        if len(tops) == 1:
+            return tops
+        demands = self._unit.memory.demands
+        tiers = {demands[demand].tier for _, demand in tops}
+        if len(tiers) == 1:
+            return tops
+        tier = self._unit.fleet.shares.next(tiers)
+        return [each for each in tops if demands[each[1]].tier == tier]
 
     def _park(self, seq: int) -> bool:
         """Set a task of a paused job aside; False where its job isn't paused."""
@@ -208,20 +236,20 @@ class _Picker:
         asked = self._unit.memory.demands[demand]
         return not asked.suspect or check_suspect(asked, holds_suspect=self._holds_suspect(turn.worker.n)) is None
 
-    def _heap(self, demand: int) -> list[tuple[int, int, int]]:
+    def _heap(self, demand: int) -> list[_Place]:
         heap = self._heaps.get(demand)
         if heap is None:
             unit = self._unit
             found = unit.connection.rows(unit.statements.ready_lanes, demand, self._wanted)
             self._lines.hosts({host for _, host, _, _ in found})
             heap = self._heaps[demand] = []
-            for lane, host, priority, seq in found:
-                self._open[lane] = _Line(lane, host, [(priority, seq)], looked_at=1)
-                heap.append((-priority, seq, lane))
+            for lane, host, rank, seq in found:
+                self._open[lane] = _Line(lane, host, [(rank, seq)], looked_at=1)
+                heap.append((rank, seq, lane))
             heapq.heapify(heap)
         return heap
 
-    def _push_next(self, heap: list[tuple[int, int, int]], line: _Line) -> None:
+    def _push_next(self, heap: list[_Place], line: _Line) -> None:
         """Put the lane's following task on the heap."""
         if line.looked_at == len(line.read):
             if line.exhausted:
@@ -237,9 +265,9 @@ class _Picker:
             line.exhausted = len(line.read) < most
             if line.looked_at >= len(line.read):
                 return
-        priority, seq = line.read[line.looked_at]
+        rank, seq = line.read[line.looked_at]
         line.looked_at += 1
-        heapq.heappush(heap, (-priority, seq, line.lane))
+        heapq.heappush(heap, (rank, seq, line.lane))
 
 
 def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
@@ -270,6 +298,7 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
         for _ in range(min(room, turn.op.want)):
             best = picker.best(turn)
             if best is None:
+                turn.retry_after_s = picker.retry_after_s
                 break
             picks.append(_Pick(turn, best, Via.WANT))
     _assign(unit, picks)

@@ -6,6 +6,7 @@ host's bucket is the truth; ``opens_at`` follows it whenever the bucket changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,13 +16,29 @@ import msgspec
 from rendezvous.ledger.rows import TaskRow, demand_key
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.eligibility import Demand
-from rendezvous.policy.pacing import Bucket, new_bucket, opens_at, refilled, tokens_now
+from rendezvous.policy.pacing import Bucket, finished, new_bucket, opens_at, refilled, tokens_now
 from swarm.model import Status
 from swarm.wire import Requires
 
 __all__ = ["DemandKeys", "HostState", "Lines"]
 
 _ASKS_NOTHING: Final = Requires()
+#: The counter of changes to which hosts ask for a delay.
+DELAYED: Final = "delayed"
+#: The host that stands for all: its bucket is the swarm's. No URL has such a one.
+EVERYWHERE: Final = "*"
+
+
+def _repaced(old: Bucket, pace: Bucket, *, tokens: float, unfinished: int | None) -> Bucket:
+    """A host's bucket at another pace; what holds or pauses it stays."""
+    return attrs.evolve(
+        pace,
+        tokens=tokens,
+        unfinished=unfinished,
+        held_until=old.held_until,
+        held_why=old.held_why,
+        paused=old.paused,
+    )
 
 
 class HostState:
@@ -35,7 +52,12 @@ class HostState:
         self.bucket = bucket
         self.taken = 0
         #: How many more grants it gives now.
-        self.left = 0.0 if opens_at(bucket, now=now) is not None else tokens_now(bucket, now=now)
+        self.left = 0.0
+        self.look(now=now)
+
+    def look(self, *, now: float) -> None:
+        """See how many grants it gives now."""
+        self.left = 0.0 if opens_at(self.bucket, now=now) is not None else tokens_now(self.bucket, now=now)
 
     def take(self) -> None:
         """Give one grant."""
@@ -84,7 +106,7 @@ class Lines:
         bucket = new_bucket(rate_per_s=settings.host_rate_per_s, burst=settings.host_burst, now=unit.now)
         first = unit.next("host", by=len(names))
         rows = [
-            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, None, None, None)
+            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, None, None, None, None)
             for number, name in enumerate(names, first)
         ]
         unit.connection.many(unit.statements.insert_host, rows)
@@ -92,7 +114,7 @@ class Lines:
             self._keep_host(columns)
 
     def _keep_host(self, columns: Any) -> None:
-        number, host, tokens, refilled_at, rate_per_s, burst, held_until, held_why, paused = columns
+        number, host, tokens, refilled_at, rate_per_s, burst, held_until, held_why, paused, unfinished = columns
         self._unit.keep_host(number, host)
         bucket = Bucket(
             tokens=tokens,
@@ -102,6 +124,7 @@ class Lines:
             held_until=held_until,
             held_why=held_why,
             paused=bool(paused),
+            unfinished=unfinished,
         )
         self._hosts[number] = HostState(number, host, bucket, now=self._unit.now)
 
@@ -113,21 +136,51 @@ class Lines:
             number, attrs.evolve(state.bucket, held_until=self._unit.now + for_s if for_s > 0 else None, held_why=why)
         )
 
-    def set_pace(self, host: str, *, rate_per_s: float, burst: float) -> None:
+    def set_pace(self, host: str, *, rate_per_s: float, burst: float, one_at_a_time: bool = False) -> None:
         """Give a host another pace. What it has of tokens stays, up to the new burst."""
+        unit = self._unit
         number = self.hosts_by_name([host])[host]
         old = self.host(number).bucket
-        fresh = new_bucket(rate_per_s=rate_per_s, burst=burst, now=self._unit.now)
-        tokens = fresh.tokens if old.unlimited else min(tokens_now(old, now=self._unit.now), fresh.burst)
-        self._write_bucket(
-            number,
-            attrs.evolve(fresh, tokens=tokens, held_until=old.held_until, held_why=old.held_why, paused=old.paused),
-        )
+        fresh = new_bucket(rate_per_s=rate_per_s, burst=burst, now=unit.now)
+        tokens = fresh.tokens if old.unlimited else min(tokens_now(old, now=unit.now), fresh.burst)
+        unfinished = None
+        if one_at_a_time and not fresh.unlimited:
+            unit.flush()
+            unfinished = unit.connection.rows(unit.statements.unfinished_of_host, number)[0][0]
+        if unfinished is not None or old.unfinished is not None:
+            unit.next(DELAYED)
+            unit.memory.delayed = None
+        self._write_bucket(number, _repaced(old, fresh, tokens=tokens, unfinished=unfinished))
+
+    def finish(self) -> None:
+        """Begin the delays of the hosts that ask for one and of which this transaction finished grants."""
+        unit, memory = self._unit, self._unit.memory
+        if not unit.finished_lanes or not unit.counter(DELAYED):
+            return
+        if memory.delayed is None:
+            memory.delayed = {number for (number,) in unit.connection.rows(unit.statements.delayed_hosts)}
+        grants = Counter(memory.lanes[lane].host for lane in unit.finished_lanes)
+        for number in sorted(grants.keys() & memory.delayed):
+            self._write_bucket(number, finished(self.host(number).bucket, grants=grants[number], now=unit.now))
 
     def pause(self, host: str, *, paused: bool) -> None:
         """Close a host's lanes until further notice, or open them again."""
         number = self.hosts_by_name([host])[host]
         self._write_bucket(number, attrs.evolve(self.host(number).bucket, paused=paused))
+
+    def swarm(self) -> HostState | None:
+        """The bucket of the whole swarm; None where there is no such limit."""
+        settings, unit = self._unit.settings, self._unit
+        if settings.swarm_rate_per_s <= 0:
+            return None
+        pace = new_bucket(rate_per_s=settings.swarm_rate_per_s, burst=settings.swarm_burst, now=unit.now)
+        number = self.hosts_by_name([EVERYWHERE])[EVERYWHERE]
+        state = self.host(number)
+        if (state.bucket.rate_per_s, state.bucket.burst) != (pace.rate_per_s, pace.burst):
+            tokens = pace.tokens if state.bucket.unlimited else min(state.bucket.tokens, pace.burst)
+            state.bucket = attrs.evolve(state.bucket, rate_per_s=pace.rate_per_s, burst=pace.burst, tokens=tokens)
+            state.look(now=unit.now)
+        return state
 
     def debit(self) -> None:
         """Write what this transaction's grants took from the buckets; close the lanes of those that ran empty."""
@@ -146,6 +199,7 @@ class Lines:
             bucket.held_until,
             bucket.held_why,
             1 if bucket.paused else None,
+            bucket.unfinished,
             number,
         )
         unit.connection.run(unit.statements.close_lanes, opens_at(bucket, now=unit.now), number)

@@ -217,6 +217,8 @@ class TurnResult(_Value, frozen=True, kw_only=True):
     paused: str | None = None
     #: Whether something was accepted that is paid for by a voucher.
     earned: bool = False
+    #: When asking again can help, seconds: the swarm's own pace is used up.
+    retry_after_s: float | None = None
 
 
 # ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -339,6 +341,8 @@ class SetHostPace(_Value, frozen=True, kw_only=True):
     host: str
     rate_per_s: float
     burst: float
+    #: It asks for a delay between requests: one unfinished grant at a time, the next ``1 / rate_per_s`` after it.
+    one_at_a_time: bool = False
 
 
 class SeeWorkers(_Value, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from rendezvous.ledger.faults import unavailable
+from rendezvous.ledger.lines import EVERYWHERE
 from rendezvous.ledger.postgres import wait_for_turn
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.tables import hosts, lanes
@@ -26,7 +27,12 @@ def repace(engine: Engine, settings: LedgerSettings) -> None:
         LedgerUnavailable: the database can't be written.
     """
     rate_per_s, burst = settings.host_rate_per_s, settings.host_burst
-    stale = sa.and_(hosts.c.burst != SLOWED_BURST, sa.or_(hosts.c.rate_per_s != rate_per_s, hosts.c.burst != burst))
+    stale = sa.and_(
+        hosts.c.host != EVERYWHERE,
+        hosts.c.unfinished.is_(None),
+        hosts.c.burst != SLOWED_BURST,
+        sa.or_(hosts.c.rate_per_s != rate_per_s, hosts.c.burst != burst),
+    )
     # When a lane opens was reckoned at the old pace; an open one asks its host's bucket.
     reopen = (
         sa.update(lanes)

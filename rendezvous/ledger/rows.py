@@ -79,6 +79,7 @@ class TaskRow:
     on_chain: float | None = None
     paid: float | None = None
     refunded: float | None = None
+    rank: float = 0.0
 
     def mutable(self) -> tuple[Any, ...]:
         """The columns beside the status that a transition may change, in the order of ``statements.MUTABLE``."""
@@ -120,6 +121,7 @@ class TaskRow:
             self.expires_at,
             self.lane,
             self.wake_at,
+            self.rank,
             self.last_event,
         )
 

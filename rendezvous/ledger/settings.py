@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
 from rendezvous.policy.leases import FIRST_LEASE_S
+from rendezvous.policy.order import TIER_SHARES
 from rendezvous.policy.pacing import HOST_BURST, HOST_RATE_PER_S
 from rendezvous.policy.retry import RetryRules
 from swarm.model import Address
@@ -23,6 +25,9 @@ class LedgerSettings:
     Args:
         host_rate_per_s: requests a second to a host that nobody set another pace for; 0 is no limit.
         host_burst: how many of them may come at once.
+        swarm_rate_per_s: requests a second of the whole swarm; 0 is no limit.
+        swarm_burst: how many of them may come at once.
+        tier_shares: the tiers and their shares of the grants; one that isn't named shares as the smallest does.
         first_lease_s: how long a lease runs before a kind has samples, seconds.
         retry: backoff and what is retried.
         idempotency_keep_s: how long an ``Idempotency-Key`` is remembered, seconds.
@@ -34,6 +39,9 @@ class LedgerSettings:
 
     host_rate_per_s: float = HOST_RATE_PER_S
     host_burst: float = HOST_BURST
+    swarm_rate_per_s: float = 0.0
+    swarm_burst: float = HOST_BURST
+    tier_shares: Mapping[str, float] = attrs.field(factory=lambda: TIER_SHARES)
     first_lease_s: float = FIRST_LEASE_S
     retry: RetryRules = attrs.field(factory=RetryRules)
     idempotency_keep_s: float = 7 * DAY_S

@@ -68,6 +68,7 @@ NEW_TASK: Final = (
     "expires_at",
     "lane",
     "wake_at",
+    "rank",
     "last_event",
 )
 
@@ -387,7 +388,15 @@ class Statements:
             sa.select(hosts).select_from(numbers).join(hosts, hosts.c.n == number), "numbers"
         )
         self.insert_host = self._plain_insert(hosts)
-        bucket = ("tokens", "refilled_at", "rate_per_s", "burst", "held_until", "held_why", "paused")
+        self.delayed_hosts = self._compile(sa.select(hosts.c.n).where(hosts.c.unfinished.is_not(None)))
+        self.unfinished_of_host = self._compile(
+            sa.select(sa.func.count())
+            .select_from(tasks)
+            .join(lanes, lanes.c.n == tasks.c.lane)
+            .where(lanes.c.host == bindparam("host"), _is(Status.ACTIVE)),
+            "host",
+        )
+        bucket = ("tokens", "refilled_at", "rate_per_s", "burst", "held_until", "held_why", "paused", "unfinished")
         self.update_host = self._compile(
             sa.update(hosts)
             .where(hosts.c.n == bindparam("the_n"))
@@ -416,9 +425,9 @@ class Statements:
             "now",
         )
         first = (
-            sa.select(tasks.c.priority, tasks.c.seq)
+            sa.select(tasks.c.rank, tasks.c.seq)
             .where(tasks.c.lane == lanes.c.n, _is(Status.PENDING))
-            .order_by(tasks.c.priority.desc(), tasks.c.seq)
+            .order_by(tasks.c.rank, tasks.c.seq)
             .limit(sa.literal_column("1"))
             .correlate(lanes)
         )
@@ -427,7 +436,7 @@ class Statements:
             sa.update(lanes)
             .where(lanes.c.n.in_(touched))
             .values(
-                head_priority=first.with_only_columns(tasks.c.priority).scalar_subquery(),
+                head_rank=first.with_only_columns(tasks.c.rank).scalar_subquery(),
                 head_seq=first.with_only_columns(tasks.c.seq).scalar_subquery(),
             ),
             "numbers",
@@ -437,17 +446,17 @@ class Statements:
             sa.select(sa.func.min(lanes.c.demand)).where(ready, lanes.c.demand > bindparam("after")), "after"
         )
         self.ready_lanes = self._compile(
-            sa.select(lanes.c.n, lanes.c.host, lanes.c.head_priority, lanes.c.head_seq)
+            sa.select(lanes.c.n, lanes.c.host, lanes.c.head_rank, lanes.c.head_seq)
             .where(ready, lanes.c.demand == bindparam("demand"))
-            .order_by(lanes.c.head_priority.desc(), lanes.c.head_seq)
+            .order_by(lanes.c.head_rank, lanes.c.head_seq)
             .limit(bindparam("most", type_=Integer)),
             "demand",
             "most",
         )
         self.ready_tasks = self._compile(
-            sa.select(tasks.c.priority, tasks.c.seq)
+            sa.select(tasks.c.rank, tasks.c.seq)
             .where(tasks.c.lane == bindparam("lane"), _is(Status.PENDING))
-            .order_by(tasks.c.priority.desc(), tasks.c.seq)
+            .order_by(tasks.c.rank, tasks.c.seq)
             .limit(bindparam("most", type_=Integer)),
             "lane",
             "most",

@@ -19,6 +19,7 @@ from rendezvous.ledger.lines import DemandKeys, Lines
 from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
 from rendezvous.ledger.rows import Job, TaskRow, encode_body
 from rendezvous.ledger.unit import Unit, as_json
+from rendezvous.policy.order import rank
 from swarm.model import Actor, Move, Refusal, RefusalCode, Settle, Status, TaskId
 
 __all__ = ["dedupe_digest", "frees_key", "submit"]
@@ -245,6 +246,7 @@ def _write(unit: Unit, lines: Lines, new: Sequence[_New]) -> None:
             Status.WAITING.value if delayed else Status.PENDING.value,
             lanes[pair],
         )
+        row.rank = rank(task.priority, now)
         if delayed:
             row.wake_at = now + task.not_before_s
         else:

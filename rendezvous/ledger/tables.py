@@ -177,9 +177,11 @@ tasks = Table(
     Column("on_chain", Double),
     Column("paid", Double),
     Column("refunded", Double),
+    #: Its place in line (``rendezvous.policy.order.rank``): priority and age in one.
+    Column("rank", Double, nullable=False, server_default=text("0")),
 )
 _PENDING, _WAITING, _ACTIVE = Status.PENDING.value, Status.WAITING.value, Status.ACTIVE.value
-_partial("tasks_ready", tasks.c.lane, tasks.c.priority.desc(), tasks.c.seq, where=f"status = '{_PENDING}'")
+_partial("tasks_ready", tasks.c.lane, tasks.c.rank, tasks.c.seq, where=f"status = '{_PENDING}'")
 _partial("tasks_waiting", tasks.c.wake_at, where=f"status = '{_WAITING}'")
 # Serves a worker's leases, and the clock, which reads it whole: what is active is as much as there are slots.
 _partial("tasks_held", tasks.c.worker, tasks.c.lease_until, where=f"status = '{_ACTIVE}'")
@@ -258,6 +260,8 @@ hosts = Table(
     Column("held_why", Text),
     #: 1 while the operator has paused it (``pauses`` says who and why).
     Column("paused", Integer),
+    #: Of a host that asks for a delay between requests: how many grants of it are unfinished. NULL where it doesn't.
+    Column("unfinished", Integer),
 )
 
 lanes = Table(
@@ -267,7 +271,7 @@ lanes = Table(
     Column("demand", _Number, nullable=False),
     Column("host", _Number, nullable=False),
     #: Its first ready task; NULL where there is none.
-    Column("head_priority", Integer),
+    Column("head_rank", Double),
     Column("head_seq", _Number),
     #: When its host may be asked again; NULL where that is now.
     Column("opens_at", Double),
@@ -276,10 +280,11 @@ lanes = Table(
 _partial(
     "lanes_ready",
     lanes.c.demand,
-    lanes.c.head_priority.desc(),
+    lanes.c.head_rank,
     lanes.c.head_seq,
     where="head_seq IS NOT NULL AND opens_at IS NULL",
 )
+_partial("hosts_delayed", hosts.c.n, where="unfinished IS NOT NULL")
 _partial("lanes_closed", lanes.c.opens_at, where="opens_at IS NOT NULL")
 
 # ── what the operator said, and what is held against whom (``rules``) ─────────────────────────────────────────────

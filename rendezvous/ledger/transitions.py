@@ -93,7 +93,7 @@ class LedgerCore:
         self._statements: Final = Statements(engine.dialect)
         self._settings: Final = settings or LedgerSettings()
         self._rng: Final = rng or random.Random()  # noqa: S311 -- jitter, no secret
-        self._fleet: Final = Fleet()
+        self._fleet: Final = Fleet(self._settings.tier_shares)
         self._memory = Memory()
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(PutInvite, lambda op: people.put_invite(unit, op))
     each(Enrol, lambda op: people.enrol(unit, op))
     each(SeeWorkers, lambda op: people.see_workers(unit, op))
-    each(SetHostPace, lambda op: lines.set_pace(op.host, rate_per_s=op.rate_per_s, burst=op.burst))
+    each(SetHostPace, lambda op: _set_pace(lines, op))
     each(HoldHost, lambda op: lines.hold(op.host, for_s=op.for_s, why=op.why))
     each(ClaimSender, lambda op: money.claim_sender(unit, op))
     each(AddIntent, lambda op: money.add_intent(unit, op))
@@ -209,11 +209,16 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     together(TakeTurn, lambda batch: _take_turns(unit, lines, batch))
     each(Assign, lambda op: assign(unit, lines, op))
     each(Forget, lambda op: clock.forget(unit, op))
+    lines.finish()
     return answers
 
 
 def _probe(unit: Unit) -> None:
     unit.next("probe")
+
+
+def _set_pace(lines: Lines, op: SetHostPace) -> None:
+    lines.set_pace(op.host, rate_per_s=op.rate_per_s, burst=op.burst, one_at_a_time=op.one_at_a_time)
 
 
 def _take_turns(unit: Unit, lines: Lines, ops: Sequence[TakeTurn]) -> list[Any]:

@@ -66,6 +66,7 @@ class TurnWork:
         "paused",
         "refused",
         "renewed",
+        "retry_after_s",
         "worker",
     )
 
@@ -84,6 +85,7 @@ class TurnWork:
         self.refused: dict[TaskId, Refusal] = {}
         self.paused: str | None = None
         self.earned = False
+        self.retry_after_s: float | None = None
 
     def result(self) -> TurnResult:
         """The answer."""
@@ -96,6 +98,7 @@ class TurnWork:
             refused=self.refused,
             paused=self.paused,
             earned=self.earned,
+            retry_after_s=self.retry_after_s,
         )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import ne
 from typing import Any, Final
@@ -30,6 +30,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import MUTABLE, EventKind, Statements
 from rendezvous.policy import leases
 from rendezvous.policy.eligibility import Demand, Rules, check_demand
+from rendezvous.policy.order import Shares
 from rendezvous.policy.records import Record
 from swarm.errors import SwarmError
 from swarm.model import MOVES, TERMINAL, Actor, Address, JobId, Move, Status, TaskId
@@ -92,6 +93,8 @@ class Memory:
         self.counters: dict[str, int] | None = None
         self.durations: dict[str, dict[int, int]] | None = None
         self.rules: Rules | None = None
+        #: The hosts that ask for a delay between requests.
+        self.delayed: set[int] | None = None
         #: What is held against workers that were looked up: by worker, then by host.
         self.records: dict[int, dict[int, Record]] = {}
 
@@ -134,9 +137,10 @@ class Memory:
 
 
 class Fleet:
-    """What workers said they are, and when they last did."""
+    """What workers said they are, and when they last did; and which tier of work is to be served next."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier_shares: Mapping[str, float]) -> None:
+        self.shares: Final = Shares(tier_shares)
         self._said: dict[WorkerRef, tuple[WorkerFacts, float]] = {}
 
     def hear(self, worker: WorkerRef, facts: WorkerFacts, *, now: float) -> None:
@@ -184,6 +188,8 @@ class Unit:
         self.events: Final[list[LedgerEvent]] = []
         #: Lanes whose first ready task may be another one now.
         self.stale_heads: Final[set[int]] = set()
+        #: Lanes of the grants that ended in this transaction.
+        self.finished_lanes: Final[list[int]] = []
         self.manifests: Final[list[tuple[str, bytes]]] = []
         #: Rows of ``receipts``.
         self.receipts: Final[list[tuple[Any, ...]]] = []
@@ -432,6 +438,8 @@ class Unit:
         if source is not to:
             self.count(row.job, source, -1)
             self.count(row.job, to, 1)
+            if source is Status.ACTIVE:
+                self.finished_lanes.append(row.lane)
             if source is Status.PENDING or to is Status.PENDING:
                 self.stale_heads.add(row.lane)
             if to in TERMINAL:

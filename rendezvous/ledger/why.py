@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.lines import EVERYWHERE
 from rendezvous.ledger.ops import WorkerFacts, WorkerRef
 from rendezvous.ledger.policy_queries import read_rules, records_on
 from rendezvous.ledger.rows import demand_of
@@ -39,15 +40,8 @@ def why_not(
         return []
     row = found[0]
     demand = demand_of(row.key)
-    bucket = Bucket(
-        tokens=row.tokens,
-        refilled_at=row.refilled_at,
-        rate_per_s=row.rate_per_s,
-        burst=row.burst,
-        held_until=row.held_until,
-        held_why=row.held_why,
-        paused=bool(row.paused),
-    )
+    bucket = _bucket(row)
+    swarm = _swarm(read)
     rules = read_rules(read)
     records = records_on(read, row.n)
     numbers = _numbers_of(read, (ref for ref, _ in workers))
@@ -69,11 +63,32 @@ def why_not(
                 record=records.get(numbers.get(ref, 0), CLEAN),
                 another=another,
                 holds_suspect=numbers.get(ref) in suspicious,
+                swarm=swarm,
                 now=now,
             ),
         )
         for ref, facts in workers
     ]
+
+
+def _bucket(row: Any) -> Bucket:
+    """The bucket of a row with the columns of ``hosts``."""
+    return Bucket(
+        tokens=row.tokens,
+        refilled_at=row.refilled_at,
+        rate_per_s=row.rate_per_s,
+        burst=row.burst,
+        held_until=row.held_until,
+        held_why=row.held_why,
+        paused=bool(row.paused),
+        unfinished=row.unfinished,
+    )
+
+
+def _swarm(read: _Rows) -> Bucket | None:
+    """The bucket of the whole swarm, where it ever had one."""
+    found = read(sa.select(t.hosts).where(t.hosts.c.host == EVERYWHERE))
+    return _bucket(found[0]) if found else None
 
 
 def _with_suspects(read: _Rows) -> set[int]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from rendezvous.policy.pacing import Bucket, check_host
+from rendezvous.policy.pacing import Bucket, check_host, check_swarm
 from rendezvous.policy.pauses import Pauses, check_paused
 from rendezvous.policy.records import CLEAN, Record, check_record
 from rendezvous.policy.retry import PASSED_OVER_S
@@ -149,6 +149,7 @@ def decide(
     record: Record = CLEAN,
     another: bool,
     holds_suspect: bool,
+    swarm: Bucket | None = None,
     now: float,
 ) -> Refusal | None:
     """Whether a task of this demand, host and job may go to this worker now.
@@ -164,6 +165,7 @@ def decide(
         record: what is held against it on that site.
         another: see ``check_passed_over``.
         holds_suspect: see ``check_suspect``.
+        swarm: what the whole swarm may send; None where that has no limit.
         now: ledger time, seconds.
     """
     return (
@@ -173,5 +175,6 @@ def decide(
         or check_record(record, host, now=now)
         or check_passed_over(demand, worker, another=another)
         or check_suspect(demand, holds_suspect=holds_suspect)
+        or (None if swarm is None else check_swarm(swarm, now=now))
         or check_host(host, bucket, now=now)
     )

@@ -19,6 +19,8 @@ __all__ = [
     "HOST_RATE_PER_S",
     "Bucket",
     "check_host",
+    "check_swarm",
+    "finished",
     "new_bucket",
     "opens_at",
     "refilled",
@@ -46,6 +48,8 @@ class Bucket:
         held_until: nothing is granted before this ledger time; None where nothing holds it.
         held_why: the reason of the hold.
         paused: the operator paused the host: nothing is granted until that ends.
+        unfinished: of a host that asks for a delay between requests: how many grants of it are unfinished. There is
+            one at a time, and the next comes a delay (``1 / rate_per_s``) after it is finished. None: it doesn't ask.
     """
 
     tokens: float
@@ -55,6 +59,7 @@ class Bucket:
     held_until: float | None = None
     held_why: str | None = None
     paused: bool = False
+    unfinished: int | None = None
 
     @property
     def unlimited(self) -> bool:
@@ -80,12 +85,32 @@ def refilled(bucket: Bucket, *, taken: int, now: float) -> Bucket:
     """The bucket after ``taken`` grants at ``now``."""
     if bucket.unlimited:
         return bucket
-    return attrs.evolve(bucket, tokens=max(0.0, tokens_now(bucket, now=now) - taken), refilled_at=now)
+    unfinished = None if bucket.unfinished is None else bucket.unfinished + taken
+    tokens = max(0.0, tokens_now(bucket, now=now) - taken)
+    return attrs.evolve(bucket, tokens=tokens, refilled_at=now, unfinished=unfinished)
+
+
+def finished(bucket: Bucket, *, grants: int, now: float) -> Bucket:
+    """The bucket of a host that asks for a delay, after grants of it were finished: the delay begins now."""
+    left = max(0, (bucket.unfinished or 0) - grants)
+    return attrs.evolve(bucket, tokens=0.0, refilled_at=now, unfinished=left)
+
+
+def check_swarm(bucket: Bucket, *, now: float) -> Refusal | None:
+    """Refuse everything while the bucket of the whole swarm is empty."""
+    opening = opens_at(bucket, now=now)
+    if opening is None:
+        return None
+    return Refusal(
+        RefusalCode.SWARM_PACED,
+        f"the swarm sends at most {bucket.rate_per_s:g} requests a second; the next turn is in {opening - now:.1f} s",
+        retry_after_s=opening - now,
+    )
 
 
 def opens_at(bucket: Bucket, *, now: float) -> float | None:
     """When the next grant can be given: a ledger time, or None where it can be given now."""
-    if bucket.paused:
+    if bucket.paused or bucket.unfinished:
         return FOREVER
     times = []
     if bucket.held_until is not None and bucket.held_until > now:
@@ -103,6 +128,12 @@ def check_host(host: str, bucket: Bucket, *, now: float) -> Refusal | None:
         return None
     if bucket.paused:
         return Refusal(RefusalCode.PAUSED, f"host {host} is paused")
+    if bucket.unfinished:
+        return Refusal(
+            RefusalCode.HOST_BUSY,
+            f"{host} asks for {1.0 / bucket.rate_per_s:g} s between requests, and one is under way: the next comes so "
+            "long after it is finished",
+        )
     if bucket.held_until is not None and bucket.held_until > now:
         return Refusal(
             RefusalCode.HOST_HELD,

@@ -212,14 +212,14 @@ def check_consistency(world: World) -> None:
             for job, status, tasks in rows("SELECT job, status, count(*) FROM tasks GROUP BY job, status")
         }
         heads = {
-            lane: (priority, seq)
-            for lane, priority, seq in rows(
-                "SELECT lane, priority, seq FROM tasks WHERE status = 'pending' ORDER BY priority, seq DESC"
+            lane: (rank, seq)
+            for lane, rank, seq in rows(
+                "SELECT lane, rank, seq FROM tasks WHERE status = 'pending' ORDER BY rank DESC, seq DESC"
             )
         }
         assert {
-            lane: (priority, seq)
-            for lane, priority, seq in rows("SELECT n, head_priority, head_seq FROM lanes WHERE head_seq IS NOT NULL")
+            lane: (rank, seq)
+            for lane, rank, seq in rows("SELECT n, head_rank, head_seq FROM lanes WHERE head_seq IS NOT NULL")
         } == heads
         histories: dict[int, list[Any]] = {}
         for event in rows("SELECT * FROM events ORDER BY id"):
@@ -244,6 +244,14 @@ def check_consistency(world: World) -> None:
         assert counters.get("fence", 0) >= max(fences, default=0)
         assert counters.get("event", 0) >= max((event.id for event in events), default=0)
         assert not rows("SELECT seq FROM tasks EXCEPT SELECT seq FROM task_bodies")
+        delayed = rows(
+            "SELECT hosts.host, unfinished, count(tasks.seq) FROM hosts "
+            "LEFT JOIN lanes ON lanes.host = hosts.n "
+            "LEFT JOIN tasks ON tasks.lane = lanes.n AND tasks.status = 'active' "
+            "WHERE unfinished IS NOT NULL GROUP BY hosts.host, unfinished"
+        )
+        for host, unfinished, active in delayed:
+            assert unfinished == active, f"what is unfinished of {host}, which asks for a delay"
 
 
 def facts(**changes: Any) -> WorkerFacts:

@@ -30,18 +30,24 @@ from rendezvous.ledger.ops import (
     FailedItem,
     HoldHost,
     LeaseRef,
+    LiftQuarantine,
+    Pause,
+    Quarantine,
     Rearm,
     RemoveWorker,
     Replay,
+    Resume,
     Revoke,
     SetHostPace,
     Submit,
     Sweep,
+    TakeBack,
     TakeTurn,
     TurnResult,
     WorkerRef,
 )
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.policy.pauses import Scope
 from swarm.model import MOVES, TERMINAL, Actor, Move, Reason, Refusal, RefusalCode, Status, is_retryable
 from tests.postgres import Postgres
 from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, CID, NOOP, OTHER_CID, World, check_consistency, new_task
@@ -363,9 +369,39 @@ class LedgerMachine(RuleBasedStateMachine):
     def hold_host(self, host: str, for_s: float) -> None:
         self.do(HoldHost(host=host, for_s=for_s, why="a test"))
 
-    @rule(host=st.sampled_from(HOSTS), rate=st.sampled_from((0.0, 0.1, 5.0)))
-    def set_pace(self, host: str, rate: float) -> None:
-        self.do(SetHostPace(host=host, rate_per_s=rate, burst=2.0))
+    @rule(host=st.sampled_from(HOSTS), rate=st.sampled_from((0.0, 0.1, 5.0)), one_at_a_time=st.booleans())
+    def set_pace(self, host: str, rate: float, one_at_a_time: bool) -> None:
+        self.do(SetHostPace(host=host, rate_per_s=rate, burst=2.0, one_at_a_time=one_at_a_time))
+
+    @rule(host=st.sampled_from(HOSTS), resumed=st.booleans())
+    def pause_host(self, host: str, resumed: bool) -> None:
+        op = Resume(scope=Scope.HOST, name=host, who="olga") if resumed else None
+        self.do(op or Pause(scope=Scope.HOST, name=host, who="olga", why="a test"))
+
+    @precondition(lambda self: self.tasks)
+    @rule(chance=chances, resumed=st.booleans())
+    def pause_job(self, chance: random.Random, resumed: bool) -> None:
+        job = self.world.task(chance.choice(sorted(self.tasks))).job
+        op = Resume(scope=Scope.JOB, name=job, who="olga") if resumed else None
+        self.do(op or Pause(scope=Scope.JOB, name=job, who="olga", why="a test"))
+
+    @rule(worker=workers, host=st.sampled_from(HOSTS), lifted=st.booleans())
+    def quarantine(self, worker: WorkerRef, host: str, lifted: bool) -> None:
+        if lifted:
+            self.do(LiftQuarantine(worker=worker, host=host, who="olga"))
+            return
+        (requeued,) = self.do(Quarantine(worker=worker, host=host, for_s=100.0, who="olga", why="a test"))
+        for task in requeued:
+            assert self.tasks[task].status is Status.PENDING
+            assert self.tasks[task].holder == worker
+
+    @precondition(lambda self: self.tasks)
+    @rule(chance=chances)
+    def take_back(self, chance: random.Random) -> None:
+        task = chance.choice(sorted(self.tasks))
+        active_before = self.tasks[task].status is Status.ACTIVE
+        ((ended,),) = self.do(TakeBack(tasks=(task,), who="olga"))
+        assert isinstance(ended.outcome, Refusal) != active_before
 
     @rule(worker=workers)
     def worker_restarts(self, worker: WorkerRef) -> None:
