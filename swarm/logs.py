@@ -12,7 +12,9 @@ import functools
 import json as json_module
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any, Final, TextIO
 
@@ -36,6 +38,12 @@ LIBRARY_LEVELS: Final[Mapping[str, int]] = {
     "zeroconf": logging.WARNING,
     "asyncio": logging.WARNING,
 }
+
+#: Libraries whose lines strangers cause: each of their loggers gets so many lines in so many seconds, or a peer that
+#: sends nonsense all day fills the disk.
+STRANGERS_LIBRARIES: Final = ("libp2p", "zeroconf")
+STRANGERS_LINES: Final = 10
+STRANGERS_PER_S: Final = 60.0
 
 #: A key is a secret if a part of its name is one of these words; ``key_id`` and the like are not.
 _SECRET_WORDS: Final = frozenset(
@@ -69,6 +77,50 @@ def _name_work(_: Any, __: str, facts: MutableMapping[str, Any]) -> MutableMappi
         facts.setdefault("task_id", work[0])
         facts.setdefault("fence", work[1])
     return facts
+
+
+class LineBudget:
+    """Bounds how often a line is written that strangers can cause.
+
+    Args:
+        lines: how many are written in any ``per_s``, seconds, at most.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, lines: int, *, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lines = lines
+        self._per_s = per_s
+        self._clock = clock
+        self._written: deque[float] = deque(maxlen=lines)
+        self._held_back = 0
+
+    def take(self) -> int | None:
+        """How many lines were held back since the last one, where one more may be written now; else None."""
+        now = self._clock()
+        if len(self._written) == self._lines and now - self._written[0] < self._per_s:
+            self._held_back += 1
+            return None
+        self._written.append(now)
+        held_back, self._held_back = self._held_back, 0
+        return held_back
+
+
+class _Sparingly(logging.Filter):
+    """Holds back what ``STRANGERS_LIBRARIES`` say beyond their budgets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._budgets: dict[str, LineBudget] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written; one that follows on others that weren't says how many."""
+        if record.name.partition(".")[0] not in STRANGERS_LIBRARIES:
+            return True
+        budget = self._budgets.setdefault(record.name, LineBudget(STRANGERS_LINES, per_s=STRANGERS_PER_S))
+        held_back = budget.take()
+        if held_back:
+            record.held_back = held_back
+        return held_back is not None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -115,6 +167,7 @@ def configure(*, level: str = "info", json: bool | None = None, stream: TextIO |
         )
     )
     handler.set_name("swarm")
+    handler.addFilter(_Sparingly())
     root = logging.getLogger()
     for old in [one for one in root.handlers if one.get_name() == "swarm"]:
         root.removeHandler(old)
@@ -170,5 +223,7 @@ def _name_foreign(logger: Any, _: str, event: MutableMapping[str, Any]) -> Mutab
     event["said"] = event.pop("event")
     record = event.get("_record")
     event["library"] = record.name if record is not None else getattr(logger, "name", "?")
+    if held_back := getattr(record, "held_back", 0):
+        event["held_back"] = held_back
     event["event"] = "library_logged"
     return event

@@ -18,8 +18,9 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
 
 from swarm.content.cid import parse_cid
+from swarm.errors import MalformedInput
 from swarm.model import Cid
-from swarm.peer.addresses import Multiaddr
+from swarm.peer.addresses import Multiaddr, parse_peer_id
 from swarm.peer.dialer import Dialer
 from swarm.peer.hardened_dht import HardenedDht, speaks_dht
 from swarm.peer.provided import Provided
@@ -52,6 +53,14 @@ def key_of_digest(digest: bytes) -> str:
 def key_of_tag(tag: str) -> str:
     """The DHT key of the rendezvous tag; the same as that of a CIDv1 of its bytes."""
     return key_of_digest(hashlib.sha256(tag.encode()).digest())
+
+
+def _is_peer_id(peer: ID) -> bool:
+    try:
+        parse_peer_id(str(peer))
+    except MalformedInput:
+        return False
+    return True
 
 
 class Interval:
@@ -187,7 +196,9 @@ class Rendezvous:
                 if peer != self._host.get_id():
                     nursery.start_soon(ask, peer)
         found.pop(self._host.get_id(), None)
-        return [(str(peer), addresses) for peer, addresses in list(found.items())[:MAX_FOUND]]
+        # An answer may name anything: one entry that is no peer id would end the round for all others.
+        usable = [(peer, addresses) for peer, addresses in found.items() if _is_peer_id(peer)]
+        return [(str(peer), addresses) for peer, addresses in usable[:MAX_FOUND]]
 
     async def provide(self, digest: bytes) -> bool:
         """Say in the DHT that we have the block of this sha2-256 digest; True where somebody was told."""

@@ -21,6 +21,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.peerstore import PeerStoreError
 
 from swarm.errors import MalformedInput
+from swarm.logs import LineBudget
 from swarm.peer.addresses import AddressRule, Multiaddr, parse_address, parse_peer_id
 from swarm.peer.known import KnownPeers
 from swarm.peer.reputation import MALFORMED, Reputation
@@ -43,6 +44,9 @@ MAX_ADDRESSES: Final = 8
 ADDRESS_TTL_S: Final = 600
 SAVE_EVERY_S: Final = 30.0
 DIALS_AT_ONCE: Final = 8
+#: Lines of one event that strangers cause in so many seconds: peer ids are free, and each can be met and blocked.
+LINES: Final = 30
+LINES_PER_S: Final = 60.0
 
 
 @attrs.define
@@ -87,6 +91,8 @@ class Dialer(INotifee):
         self._met = trio.Event()
         self._to_drop: list[str] = []
         self._dialling: set[str] = set()
+        self._blocked_lines = LineBudget(LINES, per_s=LINES_PER_S, clock=trio.current_time)
+        self._met_lines = LineBudget(LINES, per_s=LINES_PER_S, clock=trio.current_time)
 
     def _add_root(self, address: str) -> None:
         parsed = parse_address(address)
@@ -140,7 +146,9 @@ class Dialer(INotifee):
     def misbehaved(self, peer_id: str, what: str, points: float = MALFORMED) -> None:
         """Count a fault; the one too many ends the connection."""
         if self._reputation.note(peer_id, points, now=trio.current_time()):
-            log.warning("peer_blocked", peer=peer_id, what=what)
+            held_back = self._blocked_lines.take()
+            if held_back is not None:
+                log.warning("peer_blocked", peer=peer_id, what=what, held_back=held_back)
             self._to_drop.append(peer_id)
             self._wake()
 
@@ -256,7 +264,8 @@ class Dialer(INotifee):
                 try:
                     if await self.dial_peer(host, peer_id, addresses):
                         met += 1
-                        log.info("peer_met", peer=peer_id, found_by=found_by)
+                        if self._met_lines.take() is not None:
+                            log.info("peer_met", peer=peer_id, found_by=found_by)
                 finally:
                     self._dialling.discard(peer_id)
 

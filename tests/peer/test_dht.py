@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import trio
+from libp2p.kad_dht.provider_store import ProviderRecord
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
+from structlog.testing import capture_logs
 
 from swarm.peer.dht import IDLE_INTERVAL_S, IDLE_ROUNDS, Interval, Rendezvous, key_of_tag
 from swarm.peer.node import Peer, PeerConfig, open_peer
@@ -96,6 +98,21 @@ async def test_a_provider_is_told_of_others_and_not_of_itself() -> None:
 
         assert bob.id in found
         assert alice.id not in found
+
+
+async def test_what_is_no_peer_id_in_an_answer_ends_no_round() -> None:
+    nobody = ProviderRecord(PeerInfo(ID(b""), [Multiaddr("/ip4/127.0.0.1/tcp/1")]))
+    async with open_peer(config("root", dht=True)) as root:
+        rendezvous_of(root)._dht.provider_store.providers[bytes.fromhex(key_of_tag(TAG))] = {"": nobody}
+        with capture_logs() as logs:
+            async with open_peer(member(root)) as alice, open_peer(member(root)) as bob:
+                await eventually(lambda: bob.id in alice.peers())
+                with trio.fail_after(10):
+                    found = dict(await rendezvous_of(alice).find())
+
+        assert bob.id in found
+        assert "" not in found
+        assert not [line for line in logs if line["event"] == "dht_round_failed"]
 
 
 def test_look_ups_become_rare_after_thirty_idle_rounds_and_frequent_at_a_loss() -> None:

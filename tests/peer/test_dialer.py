@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from swarm.peer.addresses import AddressRule, Multiaddr
-from swarm.peer.dialer import PEER_BACKOFF_MAX_S, PEER_BACKOFF_S, Dialer
+from swarm.peer.dialer import LINES, PEER_BACKOFF_MAX_S, PEER_BACKOFF_S, Dialer
 from swarm.peer.known import KnownPeers
 from swarm.peer.node import open_peer
 from swarm.peer.reputation import LIMIT, Reputation
@@ -55,6 +56,16 @@ async def open_trap() -> AsyncIterator[Trap]:
         nursery.start_soon(trio.serve_listeners, trap.knocked, [listener])
         yield trap
         nursery.cancel_scope.cancel()
+
+
+async def test_a_flood_of_strangers_that_get_blocked_fills_no_log() -> None:
+    alice = dialer()
+    with capture_logs() as logs:
+        for n in range(10 * LINES):
+            alice.misbehaved(f"stranger {n}", "nonsense", LIMIT)
+
+    assert len([line for line in logs if line["event"] == "peer_blocked"]) == LINES
+    assert alice.is_blocked(f"stranger {10 * LINES - 1}")
 
 
 async def test_a_strangers_private_address_is_not_even_knocked_at() -> None:

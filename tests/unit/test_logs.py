@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from swarm.logs import configure, is_secret_name, quieten_libraries
+from swarm.logs import STRANGERS_LINES, LineBudget, configure, is_secret_name, quieten_libraries
 
 
 @pytest.fixture
@@ -113,3 +113,26 @@ def test_a_traceback_on_a_terminal_shows_no_variables() -> None:
 
     assert "ValueError: boom 7" in terminal.getvalue()
     assert "hunter2" not in terminal.getvalue()
+
+
+def test_what_strangers_make_a_library_say_is_held_back_beyond_a_budget(stream: io.StringIO) -> None:
+    noisy, other = logging.getLogger("libp2p.kad_dht.utils"), logging.getLogger("alembic.runtime")
+    for n in range(1000):
+        noisy.error("nonsense %d", n)
+    for _ in range(3 * STRANGERS_LINES):
+        other.warning("ours")
+
+    said = [line["library"] for line in lines(stream)]
+    assert said.count("libp2p.kad_dht.utils") == STRANGERS_LINES
+    assert said.count("alembic.runtime") == 3 * STRANGERS_LINES
+
+
+def test_a_line_after_a_flood_says_how_many_were_held_back() -> None:
+    now = 0.0
+    budget = LineBudget(3, per_s=60.0, clock=lambda: now)
+
+    assert [budget.take() for _ in range(5)] == [0, 0, 0, None, None]
+    now = 59.0
+    assert budget.take() is None
+    now = 60.0
+    assert [budget.take() for _ in range(4)] == [3, 0, 0, None]
