@@ -53,6 +53,7 @@ FUNDED_S = 3.0
 SETTLE_S = 90.0
 #: A worker's own grace for its drain is 8 s.
 STOP_S = 10.0
+STOPPED = "\nstopped; all processes of the demo have ended"
 TAIL_LINES = 15
 
 
@@ -422,8 +423,12 @@ def stay(stage: Stage, site: str, job: str) -> None:
 Logs and data are in {stage.directory}. Ctrl-C here ends it all.""",
         flush=True,
     )
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         stage.until(lambda: None, float("inf"), "Ctrl-C")
+    except (KeyboardInterrupt, SystemExit) as asked:
+        print("\nstopping all processes of the demo …", flush=True)
+        if isinstance(asked, SystemExit):
+            raise
 
 
 def free_port() -> int:
@@ -486,8 +491,11 @@ def main() -> int:
         print(f"demo failed: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nstopped; all processes of the demo have ended", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
         return 130
+    except SystemExit:
+        print(STOPPED, file=sys.stderr)
+        raise
     print(last_line)
     return 0
 

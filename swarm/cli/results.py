@@ -50,10 +50,14 @@ def results(job: str | None, shape: str | None, output: str | None, failed: bool
 
     shape = shape or next((known for known in FORMATS if output and output.endswith(f".{known}")), "jsonl")
     bad: list[str] = []
-    with connect() as client:
+    with connect() as client, contextlib.ExitStack() as stack:
         job = latest_job(client, job)
         view = client.job(job)
-        found = _checked(client, job, bad, Path(bodies) if bodies else None)
+        ended = sum(view.counts.get(status, 0) for status in TERMINAL)
+        # Rows that go to a terminal are progress enough.
+        shown = output is not None and sys.stderr.isatty()
+        seen = stack.enter_context(_progress(ended)) if shown else _unseen
+        found = _checked(client, job, bad, Path(bodies) if bodies else None, seen)
         rows = (row for result in found for row in rows_of(result) if failed or "_reason" not in row)
         written = write_rows(rows, shape, output)
     if output:
@@ -61,16 +65,35 @@ def results(job: str | None, shape: str | None, output: str | None, failed: bool
     gave_nothing = view.counts.get(Status.FAILED, 0)
     if gave_nothing and not failed:
         click.echo(f"{number_of(gave_nothing, 'task')} failed; --failed shows why", err=True)
-    if open_tasks := view.total - sum(view.counts.get(status, 0) for status in TERMINAL):
+    if open_tasks := view.total - ended:
         click.echo(f"{open_tasks} of {view.total} tasks haven't ended; swarm watch {job}", err=True)
     for problem in bad:
         click.echo(f"error: {problem}", err=True)
     return EXIT_REFUSED if bad else 0
 
 
-def _checked(client: Client, job: str, bad: list[str], bodies: Path | None) -> Iterator[Result]:
-    """Results that are what they promise; a sentence in ``bad`` for each of the others."""
+@contextlib.contextmanager
+def _progress(ended: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, to be told of each result."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("results read and checked", total=ended)
+        yield lambda: progress.update(bar, advance=1)
+
+
+def _unseen() -> None:
+    """Nobody is told."""
+
+
+def _checked(
+    client: Client, job: str, bad: list[str], bodies: Path | None, seen: Callable[[], None]
+) -> Iterator[Result]:
+    """Results that are what they promise; a sentence in ``bad`` for each of the others. ``seen`` is told of all."""
     for result in client.results(job):
+        seen()
         if result.problem is not None:
             bad.append(f"task {result.task} ({result.urls[0]}): {result.problem}; it isn't in the output")
             continue

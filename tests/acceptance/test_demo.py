@@ -80,5 +80,22 @@ def test_a_demo_that_is_stopped_ends_its_own_processes(tmp_path: Path, number: s
     demo.send_signal(number)
 
     assert demo.wait(30.0) == 128 + number
+    assert "all processes of the demo have ended" in out.read_text()
     assert left_behind(directory) == []
     assert list(directory.iterdir()) == []
+
+
+@pytest.mark.timeout(DEMO_S + 30)
+def test_a_demo_that_stays_says_so_when_it_stops(tmp_path: Path) -> None:
+    directory, out = tmp_path / "demo", tmp_path / "out"
+    directory.mkdir()
+    demo = start(directory, out, "--unpaid", "--keep")
+    until(lambda: "Ctrl-C here ends it all" in out.read_text(), DEMO_S, "the demo to be done")
+    assert left_behind(directory)
+
+    demo.send_signal(signal.SIGINT)
+    until(lambda: "stopping all processes" in out.read_text(), 5.0, "a word of the demo")
+
+    assert demo.wait(30.0) == 0
+    assert re.fullmatch(LAST_LINES["--unpaid",], out.read_text().splitlines()[-1])
+    assert left_behind(directory) == []

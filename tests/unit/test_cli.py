@@ -369,6 +369,21 @@ def test_results_as_csv_have_every_column(swarm: Swarm, finished: list[str], tmp
     assert sorted(os.listdir(tmp_path)) == ["out.csv", "state"]
 
 
+def test_results_into_a_file_show_their_progress_on_a_terminal_alone(
+    swarm: Swarm, finished: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "read and checked" not in swarm("results", "-o", "out.csv").err
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    said = swarm("results", "-o", "out.csv")
+    assert "3/3" in said.err
+    assert "results read and checked" in said.err
+    assert "3 rows in out.csv" in said.err
+
+    assert "read and checked" not in swarm("results").err  # the rows themselves are seen coming
+
+
 def test_results_as_json_are_one_document(swarm: Swarm, finished: list[str]) -> None:
     assert len(json.loads(swarm("results", "--format", "json").out)) == 3
 
