@@ -255,8 +255,23 @@ def admit(address: str, why: str, **given: Any) -> None:
 def acts(limit: int, **given: Any) -> None:
     """List what operators did, the newest first: when, who, what, why."""
     for act in _ask(given, "GET", "/v1/admin/acts", query=f"?limit={limit}")["items"]:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(act["at"]))
-        click.echo(f"{at}\t{act['who']}\t{act['act']}\t{act['subject']}\t{act['why']}")
+        click.echo(f"{_clock(act['at'])}\t{act['who']}\t{act['act']}\t{act['subject']}\t{act['why']}")
+
+
+@click.command(cls=Asked, examples=[("what is wrong now", "swarm-root alerts")])
+@_where
+def alerts(**given: Any) -> None:
+    """List the alerts that last: since when, what, about whom, and what to do. --alert-webhook posts them."""
+    found = _ask(given, "GET", "/v1/alerts")["items"]
+    for alert in found:
+        click.echo(f"{_clock(alert['since'])}\t{alert['code']}\t{alert.get('subject', '')}\t{alert['message']}")
+        click.echo(f"\t{alert['hint']}")
+    if not found:
+        click.echo("no alert lasts", err=True)
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 #: In the order of the help.
@@ -270,4 +285,5 @@ COMMANDS: Final = (
     revoke,
     admit,
     acts,
+    alerts,
 )

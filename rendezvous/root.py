@@ -55,6 +55,7 @@ from rendezvous.wiring import (
     listening,
     save_workers,
     save_workers_often,
+    webhook_of,
 )
 from swarm.errors import ConfigurationError
 
@@ -204,6 +205,10 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
         jobs = [save_workers_often(door), door.sessions.recheck(door), door.pacer.run()]
+        jobs.append(door.watch.run())
+        webhook = webhook_of(settings, door)
+        if webhook is not None:
+            jobs.append(webhook.run())
         if door.assigner is not None:
             jobs.append(door.assigner.run())
         if pay_desk is not None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from swarm.errors import ConfigurationError
-from swarm.settings import bytes_size, choice, directory, duration_s, number, setting, switch, text
+from swarm.settings import bytes_size, choice, count, directory, duration_s, number, setting, switch, text
 
 if TYPE_CHECKING:
     from rendezvous.directory import ContractFile
@@ -255,6 +255,33 @@ class RootSettings:
     max_fee: float = setting(
         "the most that is offered for a unit of gas", default=100.0, parse=number(0.000_000_001, 1e6), unit="gwei"
     )
+    alert_webhook: str | None = setting(
+        "POST each alert that begins or ends to this URL, as JSON", default=None, parse=_url_with_query, secret=True
+    )
+    alert_secret_file: Path | None = setting(
+        "the file of a secret that signs what is posted (X-Swarm-Signature)", default=None, parse=directory
+    )
+    alert_success: float = setting(
+        "alert when less than this share of a worker's last attempts succeeded; 0 is never",
+        default=0.5,
+        parse=number(0.0, 1.0),
+    )
+    alert_queue_age: float = setting(
+        "alert when the oldest ready task has waited for so long; 0 is never",
+        default=3_600.0,
+        parse=duration_s,
+        unit="s",
+    )
+    alert_expiries: int = setting(
+        "alert when so many leases, or tasks, ran out within ten minutes; 0 is never",
+        default=20,
+        parse=count(0, 1_000_000),
+    )
+    alert_blocks: int = setting(
+        "alert when a site blocked so many requests within ten minutes; 0 is never",
+        default=5,
+        parse=count(0, 1_000_000),
+    )
     ready_file: Path | None = setting(
         "write where the door is to this file once it serves", default=None, parse=directory
     )
@@ -309,6 +336,10 @@ class RootSettings:
         if self.chain_key is not None and self.rpc is None:
             raise ConfigurationError(
                 "--chain-key has no effect without --rpc and --contract", hint="give all three for a swarm that pays"
+            )
+        if self.alert_secret_file is not None and self.alert_webhook is None:
+            raise ConfigurationError(
+                "--alert-secret-file has no effect without --alert-webhook", hint="give both, or neither"
             )
         if self.first_lease <= 0:
             raise ConfigurationError("--first-lease must be above 0", hint="60 is the default")

@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from rendezvous.acceptance import DigestSigner, acceptor
+from rendezvous.alerts import Alerts
 from rendezvous.announce import Announcer
 from rendezvous.chain.channels import all_channels
 from rendezvous.chain.reconcile import PayDesk
@@ -36,10 +37,13 @@ from rendezvous.door.vouchers import Vouchers
 from rendezvous.fleet import KEPT_S, Fleet
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import LedgerEvent, PutInvite, PutKey, SeenWorker, SeeWorkers, WorkerFacts, WorkerRef
+from rendezvous.policy.alarms import AlarmRules
 from rendezvous.policy.eligibility import Demand, check_demand
 from rendezvous.robots import RobotsCache
 from rendezvous.settings import RootSettings
 from rendezvous.store import RootStore
+from rendezvous.watch import Watch
+from rendezvous.webhook import Webhook, read_secret
 from swarm.errors import SwarmError
 from swarm.model import Role
 from swarm.signing import JoinLink, format_join_link
@@ -59,6 +63,7 @@ __all__ = [
     "new_invite",
     "save_workers",
     "save_workers_often",
+    "webhook_of",
 ]
 
 log = structlog.get_logger()
@@ -138,6 +143,18 @@ async def build_door(
         agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
     )
     pacer = Pacer(ledger, fleet, metrics, rng=rng)
+    alerts = Alerts(wall=ledger.now)
+    watch = Watch(
+        alerts,
+        ledger,
+        AlarmRules(
+            success=settings.alert_success,
+            queue_age_s=settings.alert_queue_age,
+            expiries=settings.alert_expiries,
+            blocks=settings.alert_blocks,
+        ),
+        theirs=tuple if pay_desk is None else lambda: pay_desk.alerts.active,
+    )
     rules_of, assigner = _rules_at_hand(robots), None
     if settings.mode == "assign":
         assigner = Assigner(ledger, fleet, metrics, rules_of=rules_of, clock=time.monotonic)
@@ -174,7 +191,8 @@ async def build_door(
         started_at=time.monotonic(),
         base_fee_wei=_no_chain if pay_desk is None else pay_desk.base_fee_wei,
         accept=acceptor(charter.seed, signer, charter.ethereum),
-        alerts=tuple if pay_desk is None else lambda: pay_desk.alerts.active,
+        alerts=alerts,
+        watch=watch,
         assigner=assigner,
     )
 
@@ -212,6 +230,7 @@ def listening(door: Door, announcer: Announcer | None, woken: asyncio.Event) -> 
 
     def listen(events: Sequence[LedgerEvent]) -> None:
         notifier.take(events)
+        door.watch.take(events)
         if announcer is not None:
             announcer.take(events)
             woken.set()
@@ -240,6 +259,27 @@ def is_worker(keys: Keys) -> Callable[[web.Request], Awaitable[bool]]:
         return isinstance(caller, Caller) and caller.role is Role.WORKER
 
     return check
+
+
+def webhook_of(settings: RootSettings, door: Door) -> Webhook | None:
+    """Where alerts are posted to; None where nobody asked for it.
+
+    Raises:
+        ConfigurationError: the secret can't be read.
+    """
+    if settings.alert_webhook is None:
+        return None
+    charter = door.site.charter
+    webhook = Webhook(
+        settings.alert_webhook,
+        secret=None if settings.alert_secret_file is None else read_secret(settings.alert_secret_file),
+        swarm=charter.name,
+        network_id=charter.network_id,
+        wall=door.wall,
+        rng=random.Random(),  # noqa: S311 -- spreads waits, no secret
+    )
+    door.alerts.subscribe(webhook.tell)
+    return webhook
 
 
 # ── keys and links ────────────────────────────────────────────────────────────────────────────────────────────────

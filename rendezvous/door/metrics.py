@@ -25,7 +25,7 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "swarm_workers": ("gauge", "Known workers, by state (ready, busy, offline)."),
     "swarm_sessions": ("gauge", "Open sessions of workers."),
     "swarm_event_streams": ("gauge", "Open event streams."),
-    "swarm_chain_alerts": ("gauge", "What keeps money from moving now, by code."),
+    "swarm_alerts": ("gauge", "What the operator should know now, by code."),
 }
 
 Labels = tuple[tuple[str, str], ...]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 from rendezvous.acceptance import Accept
+from rendezvous.alerts import Alerts
 from rendezvous.door.auth import Keys
 from rendezvous.door.limits import Network, RateLimiter
 from rendezvous.door.metrics import Metrics
 from rendezvous.fleet import Fleet
 from rendezvous.store import RootStore
+from rendezvous.watch import Watch
 from swarm.model import Refusal, Wei
 from swarm.wire import RobotsAnswer
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from rendezvous.door.turns import Turns
     from rendezvous.ledger.ledger import Ledger
 
-__all__ = ["Alert", "Door", "Robots"]
+__all__ = ["Door", "Robots"]
 
 
 class Robots(Protocol):
@@ -38,26 +40,6 @@ class Robots(Protocol):
 
     def at_hand(self, origin: str) -> RobotsAnswer | None:
         """The same, if it is known already."""
-
-
-class Alert(Protocol):
-    """What keeps money from moving, and the way out; ``rendezvous.chain.alerts`` has it."""
-
-    @property
-    def code(self) -> str:
-        """A stable word."""
-
-    @property
-    def message(self) -> str:
-        """What is wrong."""
-
-    @property
-    def hint(self) -> str:
-        """What to do."""
-
-    @property
-    def since(self) -> float:
-        """Since when, ledger seconds."""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +53,8 @@ class Door:
         started_at: when it started, by ``clock``.
         base_fee_wei: what a unit of gas costs now; None where there is no chain, or it doesn't answer.
         accept: signs that a completion counts.
-        alerts: what keeps money from moving now.
+        alerts: what the operator should know now.
+        watch: raises them.
         assigner: pushes tasks, in ``--mode assign``; None: workers ask.
     """
 
@@ -96,5 +79,6 @@ class Door:
     started_at: float
     base_fee_wei: Callable[[], Awaitable[Wei | None]]
     accept: Accept
-    alerts: Callable[[], Sequence[Alert]] = tuple
+    alerts: Alerts
+    watch: Watch
     assigner: Assigner | None = None

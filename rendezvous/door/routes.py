@@ -194,6 +194,8 @@ ROUTES: Final[tuple[Route, ...]] = (
           answer=status.StatusView),
     Route(method="GET", path="/v1/queue/export", summary="The pending tasks as JSON lines.",
           handler=status.export_queue, who=_OPERATOR, media="application/jsonl"),
+    Route(method="GET", path="/v1/alerts", summary="What the operator should know now, and what to do about it.",
+          handler=status.alerts, who=_OPERATOR, answer=Page, item=status.AlertView),
     Route(method="POST", path="/v1/admin/pause", summary="Grant nothing any more of a host, a job, or the swarm.",
           handler=admin.pause, who=_OPERATOR, body=admin.PauseCall, answer=admin.PauseView),
     Route(method="POST", path="/v1/admin/resume", summary="End a pause.",

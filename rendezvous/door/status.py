@@ -17,12 +17,12 @@ from rendezvous.door.resources import Door
 from rendezvous.door.workers import id_of
 from swarm import __version__
 from swarm.model import Refusal, RefusalCode, Status
-from swarm.wire import Answer, encode
+from swarm.wire import Answer, Page, encode
 
 if TYPE_CHECKING:
     from rendezvous.ledger.queries import LedgerReader
 
-__all__ = ["AlertView", "Health", "StatusView", "export_queue", "healthz", "metrics", "readyz", "status"]
+__all__ = ["AlertView", "Health", "StatusView", "alerts", "export_queue", "healthz", "metrics", "readyz", "status"]
 
 log = structlog.get_logger()
 
@@ -61,12 +61,14 @@ class StatusView(Answer, frozen=True):
 
 
 class AlertView(Answer, frozen=True):
-    """What keeps money from moving, and what to do about it."""
+    """What the operator should know, whom it is about (empty: the swarm), and what to do; ``since`` is Unix seconds."""
 
     code: str
     message: str
     hint: str
+    since: float
     lasts_s: float
+    subject: str = ""
 
 
 class Health(Answer, frozen=True):
@@ -95,20 +97,37 @@ async def status(door: Door, call: Call) -> StatusView:
         uptime_s=round(door.clock() - door.started_at, 1),
         peer=peer.id if peer else None,
         peer_addrs=peer.addrs if peer else (),
-        alerts=tuple(
-            AlertView(
-                code=str(alert.code),
-                message=alert.message,
-                hint=alert.hint,
-                lasts_s=round(door.wall() - alert.since, 1),
-            )
-            for alert in door.alerts()
-        ),
+        alerts=_alerts(door),
         paused=by_hand.paused,
         quarantines=by_hand.quarantines,
         approved=by_hand.approved,
         acts=by_hand.acts,
     )
+
+
+def _alerts(door: Door) -> tuple[AlertView, ...]:
+    door.watch.follow()
+    return tuple(
+        AlertView(
+            code=alert.code,
+            message=alert.message,
+            hint=alert.hint,
+            since=alert.since,
+            lasts_s=round(door.wall() - alert.since, 1),
+            subject=alert.subject,
+        )
+        for alert in door.alerts.active
+    )
+
+
+def _alert_codes(door: Door) -> Counter[str]:
+    return Counter(alert.code for alert in _alerts(door))
+
+
+async def alerts(door: Door, call: Call) -> Page:
+    """What the operator should know now, the oldest first; at most some hundreds, so one page."""
+    del call
+    return Page(items=_alerts(door))
 
 
 @attrs.frozen(kw_only=True)
@@ -191,6 +210,6 @@ async def metrics(door: Door, call: Call) -> web.Response:
         *(("swarm_workers", (("state", state),), float(number)) for state, number in _states(door).items()),
         ("swarm_sessions", (), float(len(door.sessions))),
         ("swarm_event_streams", (), float(door.stream.readers)),
-        *(("swarm_chain_alerts", (("code", str(alert.code)),), 1.0) for alert in door.alerts()),
+        *(("swarm_alerts", (("code", code),), float(number)) for code, number in _alert_codes(door).items()),
     ]
     return web.Response(body=render(samples).encode(), headers={"Content-Type": CONTENT_TYPE})
