@@ -18,7 +18,7 @@ import structlog
 
 from rendezvous.chain import escrow
 from rendezvous.chain.alerts import ALERT_AFTER_S, Alerts
-from rendezvous.chain.audit import AUDIT_EVERY_S, AuditReport, audit
+from rendezvous.chain.audit import AUDIT_EVERY_S, Auditor, AuditReport
 from rendezvous.chain.channels import ChannelFollower
 from rendezvous.chain.finality import Finality
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
@@ -107,6 +107,7 @@ class PayDesk:
         self._woken: Final = asyncio.Event()
         self._sender: TransactionSender | None = None
         self._stands_by_for: str | None = None
+        self._auditor: Final = Auditor(ledger, rpc, signer.address, contract=settings.contract, finality=self._finality)
         self._audited_at: float | None = None
         self._audit_worries: tuple[Worry, ...] = ()
         self._channels: Final = ChannelFollower(
@@ -234,13 +235,7 @@ class PayDesk:
 
     async def audit(self) -> AuditReport:
         """Compare ledger and chain now; what differs is told until an audit finds it gone."""
-        report = await audit(
-            self._ledger,
-            self._rpc,
-            self._signer.address,
-            contract=self._settings.contract,
-            finality=self._finality,
-        )
+        report = await self._auditor.audit()
         self._audit_worries = ()
         if report.differences:
             self._audit_worries = (

@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from rendezvous.ledger import channel_queries, money_queries, policy_queries
+from rendezvous.ledger import audit_queries, channel_queries, money_queries, policy_queries
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.audit_queries import Walked
 from rendezvous.ledger.channel_queries import VoucherPage
 from rendezvous.ledger.channels import ChannelRow
 from rendezvous.ledger.faults import unavailable
@@ -265,6 +266,26 @@ class LedgerReader:
     def intents(self, sender: Address, *, after: int = 0) -> list[Intent]:
         """A page of a sender's intents, oldest first, after one of them (its ``n``)."""
         return money_queries.intents_of_sender(self._rows, sender, after=after)
+
+    def audited_transactions(self, sender: Address, after: int) -> list[Walked]:
+        """A page of a sender's transactions after a nonce; an audit walks them along with the chain."""
+        return audit_queries.walk_transactions(self._rows, sender, after=after)
+
+    def audited_nonces(self, sender: Address, hashes: Sequence[str]) -> dict[str, int]:
+        """The nonces of those of these transactions that this ledger sent, by hash."""
+        return audit_queries.nonces_of(self._rows, sender, hashes)
+
+    def audited_intents(self, sender: Address, nonces: Sequence[int]) -> list[Intent]:
+        """What a few transactions carry."""
+        return audit_queries.intents_of_nonces(self._rows, sender, nonces)
+
+    def silent_intents(self, sender: Address, *, after: int, up_to: int) -> list[Intent]:
+        """Intents in a range of numbers that no transaction of this ledger's made true."""
+        return audit_queries.silent_intents(self._rows, sender, after=after, up_to=up_to)
+
+    def last_intent(self) -> int:
+        """The number of the newest intent; 0 where there is none."""
+        return audit_queries.last_intent(self._rows)
 
     def channel(self, payer: Address, payee: Address) -> ChannelRow | None:
         """How a channel stands; None where nothing was ever earned on it."""

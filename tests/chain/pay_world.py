@@ -10,8 +10,8 @@ from typing import Any
 from eth_account import Account
 
 from rendezvous.chain import escrow
-from rendezvous.chain.audit import compare
-from rendezvous.chain.channels import ChannelFollower, channel_differences
+from rendezvous.chain.audit import Auditor
+from rendezvous.chain.channels import ChannelFollower
 from rendezvous.chain.escrow import ChainChannel, ChainTask, TaskState
 from rendezvous.chain.finality import Finality
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
@@ -224,21 +224,18 @@ async def check_books(world: PayWorld, *, all_settled: bool = True) -> None:
 
     Every event of the contract for this key is compared with every intent; the contract's ether is what it owes.
     """
-    head = int(await world.rpc.call("eth_blockNumber"), 16)
-    row = world.reader.sender(world.signer.address)
-    assert row is not None
-    topic = "0x" + world.signer.address[2:].lower().rjust(64, "0")
-    logs = await world.rpc.call(
-        "eth_getLogs",
-        {"address": world.contract, "fromBlock": "0x0", "toBlock": hex(head), "topics": [None, topic]},
+    auditor = Auditor(
+        WorldLedger(world),
+        world.rpc,
+        world.signer.address,
+        contract=world.contract,
+        finality=Finality(Rules(finality_blocks=0)),
     )
-    events = [event for event in map(escrow.decode_event, logs) if event and event.block > row.since_number]
-    intents = world.intents()
-    balance = await world.balance()
-    report = compare(row, intents, intents, events, balance_wei=balance, block=head)
+    report = await auditor.audit()
     assert report.differences == ()
+    assert report.counted_block == report.block
+    intents = world.intents()
     channels = world.reader.channels(world.signer.address)
-    assert list(channel_differences(channels, intents, events)) == []
     locked = [await world.channel(each.payee) for each in channels]
     held = await world.ether(world.contract)
     assert held == report.open_wei + report.balance_wei + sum(each.locked_wei for each in locked)

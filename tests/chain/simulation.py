@@ -18,8 +18,9 @@ from uuid import UUID
 import structlog
 from sqlalchemy import text
 
-from rendezvous.chain.audit import compare
+from rendezvous.chain.audit import Auditor
 from rendezvous.chain.escrow import TaskState
+from rendezvous.chain.finality import Finality
 from rendezvous.chain.outbox import Rules
 from rendezvous.chain.sender import SenderLost, TransactionSender
 from rendezvous.ledger.money_ops import (
@@ -46,6 +47,7 @@ from swarm.model import TERMINAL, Status, TaskId
 from swarm.vouchers import chain_task_id
 from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, address_of, signer_of
 from tests.chain.faults import Between, Killed
+from tests.chain.pay_world import WorldLedger
 from tests.chain.planted import Bug, plant
 from tests.rendezvous.ledger_world import World, new_task
 
@@ -113,6 +115,15 @@ class Simulation:
         self.paused: list[TransactionSender] = []
         self.books = _Books(self)
         self.foreign = rng.random() < 0.3
+        self.auditor = Auditor(
+            WorldLedger(self.world),
+            self.chain,
+            ROOT,
+            contract=CONTRACT,
+            finality=Finality(self.rules),
+            window_blocks=rng.randint(3, 40),
+            windows_most=rng.randint(1, 4),
+        )
         self.deposits = 0
 
     def run(self) -> None:
@@ -143,6 +154,7 @@ class Simulation:
             (2, "outage"),
             (2, "lag"),
             (1, "money"),
+            (1, "audit"),
             (3 if self.foreign else 0, "foreign"),
         ]
         weights, names = zip(*actions, strict=True)
@@ -153,7 +165,7 @@ class Simulation:
             await getattr(self, f"do_{name}")()
             self.check_flags_now()
         await self.heal()
-        self.check()
+        await self.check()
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,6 +276,11 @@ class Simulation:
                 payee=address_of("bank"),
             )
         )
+
+    async def do_audit(self) -> None:
+        """Between reorganisations it may find what isn't so; in the end it must not."""
+        with contextlib.suppress(RpcSaid, RpcUnreachable):
+            await self.auditor.audit()
 
     async def do_foreign(self) -> None:
         """Another program uses our key."""
@@ -427,17 +444,22 @@ class Simulation:
         ]
         assert found == [entry.ok], "a verdict was given before it was final"
 
-    def check(self) -> None:
+    async def check_audit(self) -> None:
+        """The audit that has seen all of this life finds that ledger and chain are equal to the wei."""
+        for _ in range(2):  # a walk that began in the chaos ends, and then a whole one
+            report = await self.auditor.audit()
+            while report.counted_block < report.block:
+                report = await self.auditor.audit()
+        assert report.differences == (), report.differences
+        assert report.open_wei == 0
+        assert report.balance_wei == self.chain.balance(ROOT)
+
+    async def check(self) -> None:
         """Ledger and chain are equal to the wei; each (task, generation) was settled exactly once."""
         chain, intents = self.chain, self.intents()
         chain.check_solvent()
         events = [event for event in chain.events() if ROOT in (event.args.get("requester"), event.args.get("account"))]
-        row = self.world.reader.sender(ROOT)
-        assert row is not None
-        balance_wei = chain.balance(ROOT)
-        report = compare(row, intents, intents, events, balance_wei=balance_wei, block=chain.head.number)
-        assert report.differences == (), report.differences
-        assert report.open_wei == 0
+        await self.check_audit()
         owed: Counter[str] = Counter()
         settled: Counter[str] = Counter()
         for intent in intents:

@@ -10,20 +10,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from eth_account import Account
 
 from rendezvous.chain import escrow
 from rendezvous.chain.alerts import Alerts
-from rendezvous.chain.audit import compare
-from rendezvous.chain.escrow import ContractEvent
 from rendezvous.chain.keys import LocalSigner, open_signer
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.reconcile import ChainSettings, PayDesk, open_pay_desk
 from rendezvous.chain.rpc import shown_url
 from rendezvous.ledger.ledger import Ledger, open_ledger
-from rendezvous.ledger.money_ops import Intent, IntentKind, IntentState, Sender
 from rendezvous.ledger.ops import DoneItem, Forget, Submit, TakeTurn
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import raw_cid
@@ -188,65 +184,6 @@ async def test_an_audit_agrees_with_a_real_chain(chain: Chain, world: PayWorld) 
     world.fail_task()
     await world.settle_down()
     await check_books(world)
-
-
-# ── comparing ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-TASK = "01900000-0000-7000-8000-000000000001"
-PAYER = Sender(
-    address=ROOT, chain_id=1, contract=CONTRACT, epoch=1, next_nonce=0, anchor_number=0, anchor_hash="",
-    since_number=0, since_balance_wei=0,
-)  # fmt: skip
-FUNDED = Intent(
-    n=1, kind=IntentKind.CREATE, key=f"{TASK}:1", sender=ROOT, amount_wei=REWARD, state=IntentState.DONE,
-    created_at=0.0, task=TASK, generation=1,
-)  # fmt: skip
-PAID = msgspec.structs.replace(FUNDED, n=2, kind=IntentKind.COMPLETE, payee=ALICE.address)
-
-
-def event(name: str, **args: Any) -> ContractEvent:
-    return ContractEvent(name=name, args={"taskId": chain_task_id(TASK, 1), **args}, transaction="0x", block=1)
-
-
-DEPOSITED = event("Deposited", amount=REWARD)
-CREATED = event("TaskCreated", reward=REWARD)
-COMPLETED = event("TaskCompleted", assignee=ALICE.address, paid=REWARD)
-
-
-@pytest.mark.parametrize(
-    ("intents", "events", "difference"),
-    [
-        ([FUNDED, PAID], [DEPOSITED, CREATED, COMPLETED], None),
-        ([FUNDED, PAID], [DEPOSITED, CREATED], "is settled in the ledger, not on the chain"),
-        ([FUNDED], [], "was funded with"),
-        ([], [DEPOSITED, CREATED], "was funded, but not by this ledger"),
-        ([FUNDED, PAID], [DEPOSITED, CREATED, COMPLETED, COMPLETED], "was settled twice"),
-        (
-            [FUNDED, PAID],
-            [DEPOSITED, CREATED, event("TaskCompleted", assignee=ROOT, paid=REWARD)],
-            f"was paid to {ALICE.address}",
-        ),
-        (
-            [FUNDED, msgspec.structs.replace(PAID, kind=IntentKind.FAIL)],
-            [DEPOSITED, CREATED, COMPLETED],
-            "the chain has paid it",
-        ),
-        (
-            [msgspec.structs.replace(FUNDED, state=IntentState.VOID)],
-            [DEPOSITED, CREATED],
-            "is funded on the chain, the ledger says void",
-        ),
-    ],
-)
-def test_an_audit_names_what_differs(
-    intents: list[Intent], events: list[ContractEvent], difference: str | None
-) -> None:
-    report = compare(PAYER, intents, intents, events, balance_wei=0, block=1)
-    if difference is None:
-        assert report.differences == ()
-    else:
-        assert len(report.differences) == 1
-        assert difference in report.differences[0]
 
 
 # ── keys, secrets, the ledger ─────────────────────────────────────────────────────────────────────────────────────
