@@ -100,6 +100,8 @@ Examples:
   swarm-root run
   # … that programs feed by LPUSH pages https://example.com/
   swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=pages'
+  # … whose pace of hosts other crawlers keep too
+  swarm-root run --pacing redis://127.0.0.1:6379/0
   # … that takes scrapy-redis' start URLs, each push a new visit, for alice
   swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=news:start_urls&owner=alice&dedupe=off'
 """,

@@ -37,6 +37,7 @@ from rendezvous.door.strangers import quieten_strangers
 from rendezvous.intake import open_intakes
 from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.shared_pace import open_shared_pace
 from rendezvous.peer_thread import PeerPlan, PeerThread
 from rendezvous.policy.order import TIER_SHARES
 from rendezvous.policy.pacing import HOST_BURST
@@ -149,7 +150,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
     Raises:
         ConfigurationError: the settings contradict each other, or the directory can't be used.
         LedgerUnavailable: the database can't be reached.
-        QueueUnreachable: the Redis of an intake can't be reached.
+        QueueUnreachable: the Redis of an intake or of the pacing can't be reached.
     """
     settings.check()
     async with contextlib.AsyncExitStack() as stack:
@@ -165,8 +166,9 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         if peer is not None:
             peer.start()
             stack.push_async_callback(peer.stop)
+        pace = await stack.enter_async_context(open_shared_pace(settings.pacing))
         ledger = await stack.enter_async_context(
-            open_ledger(settings.ledger or directory.ledger_url, _ledger_settings(settings, signer))
+            open_ledger(settings.ledger or directory.ledger_url, _ledger_settings(settings, signer), pace=pace)
         )
         pay_desk = None
         if signer is not None:

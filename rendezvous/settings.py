@@ -191,6 +191,13 @@ class RootSettings:
         default="ask",
         parse=_mode,
     )
+    pacing: str | None = setting(
+        "a Redis with the buckets of hosts that other swarms and crawlers take from too, such as "
+        "redis://127.0.0.1:6379/0; --host-rate are its numbers",
+        default=None,
+        parse=text,
+        secret=True,
+    )
     first_lease: float = setting(
         "the lease of a kind that has no samples yet", default=60.0, parse=duration_s, unit="s"
     )

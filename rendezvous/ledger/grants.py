@@ -19,6 +19,7 @@ from rendezvous.ledger.lines import HostState, Lines
 from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn
 from rendezvous.ledger.rows import TaskRow, task_body
 from rendezvous.ledger.rules import load_rules, records_of
+from rendezvous.ledger.shared_pace import shares
 from rendezvous.ledger.turns import TurnWork, renew_lease
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.eligibility import check_demand, check_passed_over, check_suspect, decide
@@ -301,8 +302,29 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
                 turn.retry_after_s = picker.retry_after_s
                 break
             picks.append(_Pick(turn, best, Via.WANT))
-    _assign(unit, picks)
+    _assign(unit, _shared(unit, lines, picks))
     lines.debit()
+
+
+def _shared(unit: Unit, lines: Lines, picks: Sequence[_Pick]) -> Sequence[_Pick]:
+    """Those of the picks that the pace which is shared with others gives, the first ones first."""
+    if unit.pace is None or not picks:
+        return picks
+    rows = unit.tasks_by_seq([pick.seq for pick in picks])
+    hosts = [lines.host(unit.memory.lanes[row.lane].host) for row in rows]
+    left = shares(unit.pace, hosts, now=unit.now)
+    given: list[_Pick] = []
+    for pick, row, host in zip(picks, rows, hosts, strict=True):
+        if host.n not in left:  # without a limit
+            given.append(pick)
+        elif left[host.n] > 0:
+            left[host.n] -= 1
+            given.append(pick)
+        elif pick.via is Via.OFFER and pick.turn.op.explain:
+            pick.turn.refused[row.id] = Refusal(
+                RefusalCode.HOST_PACED, f"others had the turns of {host.host} for now", retry_after_s=1.0
+            )
+    return given
 
 
 def _refuse_all(turns: Iterable[TurnWork], refusal: Refusal | None) -> None:

@@ -78,6 +78,7 @@ from rendezvous.ledger.paces import repace
 from rendezvous.ledger.postgres import database_time
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.shared_pace import SharedPace
 from rendezvous.ledger.statements import BATCH
 from rendezvous.ledger.telling import Telling
 from rendezvous.ledger.transitions import Group, LedgerCore
@@ -403,6 +404,7 @@ async def open_ledger(
     clock: Callable[[], float] | None = None,
     rng: random.Random | None = None,
     busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    pace: SharedPace | None = None,
 ) -> AsyncIterator[Ledger]:
     """Open a ledger, and bring its tables up to this version.
 
@@ -412,6 +414,7 @@ async def open_ledger(
         clock: ledger time, Unix seconds; ``LedgerClock`` unless a test owns time.
         rng: for jitter.
         busy_timeout_ms: how long a statement waits for another process that holds the database.
+        pace: the pace of hosts that is shared with others; None where none is.
 
     Raises:
         LedgerUnavailable: the database can't be opened or written; no other one was used.
@@ -433,7 +436,7 @@ async def open_ledger(
             wall = await asyncio.to_thread(database_time, engine) if shared else None
             clock = LedgerClock(not_before=await asyncio.to_thread(reader.last_event_at), wall=wall)
         ledger = Ledger(
-            LedgerCore(engine, rng=rng, settings=settings),
+            LedgerCore(engine, rng=rng, settings=settings, pace=pace),
             reader,
             clock=clock,
             last_event=await asyncio.to_thread(reader.last_event_id),

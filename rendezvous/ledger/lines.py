@@ -44,13 +44,15 @@ def _repaced(old: Bucket, pace: Bucket, *, tokens: float, unfinished: int | None
 class HostState:
     """One host's bucket in this transaction, and how many grants it has given in it."""
 
-    __slots__ = ("bucket", "host", "left", "n", "taken")
+    __slots__ = ("bucket", "host", "left", "n", "shared", "taken")
 
     def __init__(self, n: int, host: str, bucket: Bucket, *, now: float) -> None:
         self.n = n
         self.host = host
         self.bucket = bucket
         self.taken = 0
+        #: How many tokens there are at most, by the pace that is shared with others.
+        self.shared: float | None = None
         #: How many more grants it gives now.
         self.left = 0.0
         self.look(now=now)
@@ -63,6 +65,26 @@ class HostState:
         """Give one grant."""
         self.taken += 1
         self.left -= 1.0
+
+    def give_back(self, grants: int) -> None:
+        """Take so many grants back: the pace that is shared with others doesn't give them."""
+        self.taken -= grants
+
+    def follow(self, tokens: float) -> None:
+        """After this transaction's grants there are only so many tokens: others share them."""
+        self.shared = tokens
+
+    def hold(self, *, until: float, why: str) -> None:
+        """Give nothing until this ledger time."""
+        self.bucket = attrs.evolve(self.bucket, held_until=until, held_why=why)
+        self.shared = self.bucket.tokens
+
+    def debited(self, *, now: float) -> Bucket | None:
+        """The bucket after this transaction's grants; None where nothing changed."""
+        if self.bucket.unlimited or (not self.taken and self.shared is None):
+            return None
+        bucket = refilled(self.bucket, taken=self.taken, now=now)
+        return bucket if self.shared is None else attrs.evolve(bucket, tokens=min(bucket.tokens, self.shared))
 
 
 class Lines:
@@ -185,8 +207,9 @@ class Lines:
     def debit(self) -> None:
         """Write what this transaction's grants took from the buckets; close the lanes of those that ran empty."""
         for state in self._hosts.values():
-            if state.taken and not state.bucket.unlimited:
-                self._write_bucket(state.n, refilled(state.bucket, taken=state.taken, now=self._unit.now))
+            bucket = state.debited(now=self._unit.now)
+            if bucket is not None:
+                self._write_bucket(state.n, bucket)
 
     def _write_bucket(self, number: int, bucket: Bucket) -> None:
         unit = self._unit

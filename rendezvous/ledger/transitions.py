@@ -54,6 +54,7 @@ from rendezvous.ledger.ops import (
     TakeTurn,
 )
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.shared_pace import SharedPace
 from rendezvous.ledger.statements import Statements
 from rendezvous.ledger.submit import submit
 from rendezvous.ledger.turns import begin_turns, settle
@@ -87,12 +88,18 @@ class LedgerCore:
     """
 
     def __init__(
-        self, engine: Engine, *, rng: random.Random | None = None, settings: LedgerSettings | None = None
+        self,
+        engine: Engine,
+        *,
+        rng: random.Random | None = None,
+        settings: LedgerSettings | None = None,
+        pace: SharedPace | None = None,
     ) -> None:
         self._connection: Final = WriterConnection(engine)
         self._statements: Final = Statements(engine.dialect)
         self._settings: Final = settings or LedgerSettings()
         self._rng: Final = rng or random.Random()  # noqa: S311 -- jitter, no secret
+        self._pace: Final = pace
         self._fleet: Final = Fleet(self._settings.tier_shares)
         self._memory = Memory()
 
@@ -151,6 +158,7 @@ class LedgerCore:
             settings=self._settings,
             rng=self._rng,
             now=now,
+            pace=self._pace,
         )
         answers = _do(unit, ops)
         unit.finish()

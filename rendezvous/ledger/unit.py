@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import ne
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import orjson
@@ -35,6 +35,9 @@ from rendezvous.policy.records import Record
 from swarm.errors import SwarmError
 from swarm.model import MOVES, TERMINAL, Actor, Address, JobId, Move, Status, TaskId
 from swarm.wire import Requires
+
+if TYPE_CHECKING:
+    from rendezvous.ledger.shared_pace import SharedPace
 
 __all__ = ["Fleet", "IllegalMove", "Memory", "Unit", "as_json"]
 
@@ -177,6 +180,7 @@ class Unit:
         settings: LedgerSettings,
         rng: random.Random,
         now: float,
+        pace: SharedPace | None = None,
     ) -> None:
         self.connection: Final = connection
         self.statements: Final = statements
@@ -185,6 +189,8 @@ class Unit:
         self.settings: Final = settings
         self.rng: Final = rng
         self.now: Final = now
+        #: The pace of hosts that is shared with others.
+        self.pace: Final = pace
         self.events: Final[list[LedgerEvent]] = []
         #: Lanes whose first ready task may be another one now.
         self.stale_heads: Final[set[int]] = set()

@@ -1,0 +1,170 @@
+"""A token bucket per host in Redis: several swarms, or a swarm and other crawlers, keep one pace together.
+
+    with open_pace("redis://127.0.0.1:6379/0") as pace:
+        pace.wait("example.com", rate_per_s=1.0, burst=5.0)
+        fetch("https://example.com/")
+
+The numbers are those of the root's own buckets: a full bucket at first, ``rate_per_s`` tokens a second up to ``burst``,
+a token a request. Time is Redis' own, so the members' clocks don't matter. A host's bucket is the hash
+``{prefix}:{host}`` with its ``tokens`` and when they were counted (``at``, Unix microseconds); it is dropped once it
+would be full again. Nothing is given while Redis is away: what shares a limit can't guess.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import attrs
+
+from swarm.queue.redis_link import RedisUrl, connect, faults_of, read_redis_url
+
+if TYPE_CHECKING:
+    from redis.commands.core import Script
+
+__all__ = ["DEFAULT_PREFIX", "Ask", "Given", "RedisPace", "open_pace"]
+
+DEFAULT_PREFIX: Final = "swarm:pace"
+#: What the URL of a pace may say in its query.
+OPTIONS: Final = ("prefix",)
+TIMEOUT_S: Final = 5.0
+
+#: KEYS: a host's bucket each. ARGV: for each the tokens that are wanted, the rate (1/s) and the burst.
+#: Answers for each: tokens given, tokens left, Unix seconds of Redis.
+_TAKE: Final = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local wanted, rate, burst = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+  local known = redis.call('HMGET', key, 'tokens', 'at')
+  local tokens = burst
+  if known[1] and known[2] then
+    local elapsed_s = math.max(0, now - tonumber(known[2])) / 1000000
+    tokens = math.min(burst, tonumber(known[1]) + elapsed_s * rate) + 1e-9
+  end
+  local given = math.min(wanted, math.floor(tokens))
+  if given < 0 then given = 0 end
+  tokens = math.max(0, tokens - given)
+  redis.call('HSET', key, 'tokens', string.format('%.17g', tokens), 'at', string.format('%.0f', now))
+  redis.call('PEXPIRE', key, math.ceil((burst - tokens) / rate * 1000) + 1000)
+  answers[i] = {given, string.format('%.17g', tokens), string.format('%.6f', now / 1000000)}
+end
+return answers
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Ask:
+    """Tokens of one host.
+
+    Args:
+        host: as URLs have it.
+        wanted: how many.
+        rate_per_s: tokens that come in a second; above 0.
+        burst: the most there can be; at least 1.
+    """
+
+    host: str
+    wanted: int
+    rate_per_s: float
+    burst: float
+
+
+@attrs.frozen(kw_only=True)
+class Given:
+    """What was given.
+
+    Args:
+        taken: how many tokens; fewer than wanted where there weren't more.
+        left: how many there are now.
+        at: when, Unix seconds of Redis.
+    """
+
+    taken: int
+    left: float
+    at: float
+
+
+class RedisPace:
+    """The buckets.
+
+    Args:
+        where: the Redis; one server, not a cluster: hosts are asked for together.
+        prefix: what the keys begin with; members that share a pace share it.
+        timeout_s: how long an answer may take.
+
+    *Resource handling*: holds connections; use it as a context manager, or ``close`` it.
+    """
+
+    def __init__(self, where: RedisUrl, *, prefix: str = DEFAULT_PREFIX, timeout_s: float = TIMEOUT_S) -> None:
+        self.where: Final = where
+        self._prefix: Final = prefix
+        self._redis: Final = connect(where, timeout_s=timeout_s)
+        self._script: Final[Script] = self._redis.register_script(_TAKE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._redis.close()
+
+    def take(self, asks: Sequence[Ask]) -> list[Given]:
+        """Take tokens of several hosts in one round trip; each gives what it has.
+
+        Raises:
+            QueueUnreachable: Redis doesn't answer; whether tokens were taken isn't known.
+        """
+        if not asks:
+            return []
+        arguments: list[Any] = []
+        for ask in asks:
+            arguments += [ask.wanted, repr(float(ask.rate_per_s)), repr(float(max(1.0, ask.burst)))]
+        with faults_of(self.where):
+            answers = self._script(keys=[f"{self._prefix}:{ask.host}" for ask in asks], args=arguments)
+        return [Given(taken=int(taken), left=float(left), at=float(at)) for taken, left, at in answers]
+
+    def wait(
+        self,
+        host: str,
+        *,
+        rate_per_s: float,
+        burst: float = 1.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Wait until one request may go to this host.
+
+        Raises:
+            QueueUnreachable: Redis doesn't answer.
+        """
+        while True:
+            (given,) = self.take([Ask(host=host, wanted=1, rate_per_s=rate_per_s, burst=burst)])
+            if given.taken:
+                return
+            sleep((1.0 - given.left) / rate_per_s)
+
+
+def open_pace(location: str, *, timeout_s: float = TIMEOUT_S) -> RedisPace:
+    """Open the buckets that ``redis://HOST:PORT/DB[?prefix=NAME]`` names, and see that it answers.
+
+    Raises:
+        ConfigurationError: the location makes no sense.
+        QueueUnreachable: it doesn't answer.
+    """
+    where = read_redis_url(location, known=OPTIONS)
+    pace = RedisPace(where, prefix=where.options.get("prefix") or DEFAULT_PREFIX, timeout_s=timeout_s)
+    try:
+        with faults_of(where):
+            pace._redis.ping()
+    except BaseException:
+        pace.close()
+        raise
+    return pace
