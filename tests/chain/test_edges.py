@@ -468,6 +468,93 @@ async def test_flags_are_gone_while_the_reorged_payment_waits(chain: Chain, worl
     await check_books(world)
 
 
+async def another_branch(chain: Chain, snapshot: str, blocks: int) -> None:
+    """Everything since the snapshot never was: the chain has other blocks there, and the pool has forgotten."""
+    assert await chain.rpc.call("evm_revert", snapshot)
+    await chain.rpc.call("evm_increaseTime", 7)
+    await chain.mine(blocks)
+
+
+async def filler(chain: Chain, at: int) -> dict[str, Any]:
+    """What took a nonce of ours in the end, as the chain has it."""
+    for number in range(await chain.head(), 0, -1):
+        block = await chain.rpc.call("eth_getBlockByNumber", hex(number), True)
+        for each in block["transactions"]:
+            if each["from"] == chain.signer.address.lower() and int(each["nonce"], 16) == at:
+                return dict(each)
+    raise AssertionError(f"nonce {at} wasn't used")
+
+
+async def test_a_nonce_that_a_reorg_freed_is_filled_so_that_those_behind_it_go_on(
+    chain: Chain, world: PayWorld, between: Between
+) -> None:
+    await world.claim_key()
+    await chain.automine(False)
+    snapshot = await chain.rpc.call("evm_snapshot")
+    await send_foreign(chain)
+    await chain.mine(1)
+    await world.rounds()
+    assert WorryCode.SENDER_STOPPED in world.worry_codes
+    assert world.do(ResumeSender(address=chain.signer.address, next_nonce=1))
+    task = world.one(reward_wei=REWARD)
+    await world.rounds()
+    await chain.mine(1)
+    await world.rounds()
+    assert state_of(world) == ["mined"]
+
+    await another_branch(chain, snapshot, 4)  # without the other program's transaction, and nobody sends it again
+    assert await nonce(chain) == 0
+    await world.rounds()
+    assert state_of(world) == ["sent", "sent"]  # nothing, and ours behind it
+    assert world.worry_codes <= {WorryCode.NOT_MINED}
+    await chain.mine(1)
+    assert await nonce(chain) == 2
+    nothing = await filler(chain, 0)
+    assert (nothing["to"], nothing["value"], nothing["input"]) == (chain.signer.address.lower(), "0x0", "0x")
+    await world.settle_down(times=1)
+    assert world.view(task).on_chain is not None
+    world.run_task()
+    await world.settle_down()
+    assert world.view(task).paid is not None
+    assert await nonce(chain) == 3
+    await check_books(world)
+
+
+async def test_the_nonce_of_an_abandoned_transaction_that_a_reorg_freed_is_filled_with_nothing(
+    chain: Chain, world: PayWorld, between: Between
+) -> None:
+    await world.claim_key()
+    await chain.automine(False)
+    snapshot = await chain.rpc.call("evm_snapshot")
+    task = world.one(reward_wei=REWARD)
+    await world.rounds()
+    await send_foreign(chain, at=0)  # replaces ours
+    await chain.mine(1)
+    await world.rounds()
+    await chain.mine(3)
+    await world.rounds()
+    assert state_of(world) == ["abandoned"]
+    assert world.do(ResumeSender(address=chain.signer.address, next_nonce=1))
+    await world.rounds()
+    await chain.mine(1)
+    await world.rounds()
+    assert state_of(world) == ["abandoned", "mined"]  # the same funding, under another nonce
+
+    await another_branch(chain, snapshot, 7)
+    await world.rounds()
+    assert state_of(world) == ["sent", "sent"]
+    await chain.mine(1)
+    nothing = await filler(chain, 0)
+    assert (nothing["to"], nothing["value"], nothing["input"]) == (chain.signer.address.lower(), "0x0", "0x")
+    await world.settle_down(times=1)
+    world.run_task()
+    await world.settle_down()
+    assert world.view(task).paid is not None
+    assert (await world.chain_task(task)).state is TaskState.PAID
+    assert await nonce(chain) == 3
+    await check_books(world)
+
+
 # ── finality ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FINALIZED = Rules(finality_blocks=3, finalized_tag=True, watch_blocks=8, stuck_blocks=3, linger_s=0.0, doubt_s=0.0)
