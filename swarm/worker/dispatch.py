@@ -13,7 +13,8 @@ import structlog
 import trio
 
 from swarm.wire import Done, Failed, Grant, Stats
-from swarm.worker.effects import Effect, Settled, Shelved, Start, Stop, StopReason, Verdict
+from swarm.worker.earnings import Earnings
+from swarm.worker.effects import Effect, Promised, Settled, Shelved, Start, Stop, StopReason, Verdict
 from swarm.worker.journal import Journal
 from swarm.worker.leases import Executions
 from swarm.worker.results import Broken, Deferred, Executed
@@ -86,6 +87,8 @@ class Dispatch:
         nursery: trio.Nursery,
     ) -> None:
         self.uploads: Uploads
+        #: Takes vouchers; None in a swarm that pays by none.
+        self.earnings: Earnings | None = None
         self._turns = turns
         self.executions = executions
         self._journal = journal
@@ -111,6 +114,9 @@ class Dispatch:
                 self.executions.stop(effect.fence, effect.why)
             elif isinstance(effect, Settled):
                 self._settle(effect)
+            elif isinstance(effect, Promised):
+                if self.earnings is not None:
+                    self._nursery.start_soon(self.earnings.take, effect.vouchers)
             else:
                 self._shelve(effect)
         self._wake.poke()

@@ -1,6 +1,7 @@
 """What the turns' state machine tells the worker to do: plain values.
 
-``Start`` and ``Stop`` are about executions, ``Settled`` and ``Shelved`` about outcomes. Nothing here does anything.
+``Start`` and ``Stop`` are about executions, ``Settled`` and ``Shelved`` about outcomes, ``Promised`` about money.
+Nothing here does anything.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 import attrs
 
 from swarm.model import TaskId
-from swarm.wire import Done, ErrorBody, Failed, Grant, Released
+from swarm.wire import Done, ErrorBody, Failed, Grant, Released, SignedVoucher
 
 Entry = Done | Failed | Released
 
@@ -75,4 +76,11 @@ class Shelved:
     entry: Done
 
 
-Effect = Start | Stop | Settled | Shelved
+@attrs.frozen(kw_only=True)
+class Promised:
+    """The root says what it owes: check it, and keep it."""
+
+    vouchers: tuple[SignedVoucher, ...]
+
+
+Effect = Start | Stop | Settled | Shelved | Promised

@@ -29,9 +29,22 @@ from swarm.executors.base import Capture, Executor
 from swarm.executors.parser import Parser, open_parser
 from swarm.executors.registry import Executors, load_executors
 from swarm.identity import Identity
+from swarm.model import Cid
 from swarm.signing import JoinLink
-from swarm.wire import Announcement, CancelPush, Grant, GrantPush, Hello, Nudge, PausePush, Settings, Stats
+from swarm.wire import (
+    Announcement,
+    CancelPush,
+    CompletionProof,
+    Grant,
+    GrantPush,
+    Hello,
+    Nudge,
+    PausePush,
+    Settings,
+    Stats,
+)
 from swarm.worker.dispatch import Counters, Dispatch
+from swarm.worker.earnings import open_earnings
 from swarm.worker.effects import Effect
 from swarm.worker.execute import execute
 from swarm.worker.ipfs_address import ipfs_address
@@ -48,6 +61,7 @@ from swarm.worker.tell import start_lines, tell_idle
 from swarm.worker.tools import fetcher_for, learn_rules, tools_for
 from swarm.worker.turns import Turns
 from swarm.worker.upload import PutBlocks, Uploads, owed_roots, upload
+from swarm.worker.voucher_book import VOUCHERS_FILE
 from swarm.worker.wake import Wake
 
 if TYPE_CHECKING:
@@ -198,10 +212,28 @@ async def work(
 
     send_grant, grants = trio.open_memory_channel[Grant](GRANTS_PER_SLOT * settings.slots)
     send_result, results = trio.open_memory_channel[Result](settings.slots)
-    async with trio.open_nursery() as disk, trio.open_nursery() as nursery:
+    async with (
+        open_earnings(
+            door.settings.ethereum,
+            identity.directory / VOUCHERS_FILE,
+            address=identity.address,
+            payout=settings.payout,
+            seen=turns.took_voucher,
+        ) as earnings,
+        trio.open_nursery() as disk,
+        trio.open_nursery() as nursery,
+    ):
         dispatch = Dispatch(
             turns, executions, journal, send_grant, counters, wake=wake, leased=leased, clock=clock, nursery=disk
         )
+        dispatch.earnings = earnings
+
+        async def sign_for(grant: Grant, cid: Cid) -> CompletionProof | None:
+            if earnings is not None:
+                await earnings.expect(grant, cid)
+            payout, network_id = settings.payout or identity.address, door.settings.swarm.network_id
+            return await prove(grant, cid, identity=identity, payout=payout, network_id=network_id)
+
         uploads = dispatch.uploads = Uploads(
             journal,
             storage,
@@ -209,12 +241,7 @@ async def work(
             open_uploader=means.open_uploader,
             max_owed_bytes=int(settings.max_disk_bytes * OWED_SHARE),
             rng=means.rng,
-            prove=partial(
-                prove,
-                identity=identity,
-                payout=settings.payout or identity.address,
-                network_id=door.settings.swarm.network_id,
-            ),
+            prove=sign_for,
             provide=part.provide,
         )
         uploads.recover()

@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 import msgspec
 
-from swarm.model import RefusalCode, TaskId
+from swarm.model import Address, RefusalCode, TaskId, Wei
 from swarm.wire import (
     MAX_INT,
     MAX_SLOTS,
@@ -37,7 +37,7 @@ from swarm.wire import (
     TurnAnswer,
 )
 from swarm.worker.choose import OfferBook
-from swarm.worker.effects import Effect, Entry, Settled, Shelved, Start, Stop, StopReason, Verdict
+from swarm.worker.effects import Effect, Entry, Promised, Settled, Shelved, Start, Stop, StopReason, Verdict
 from swarm.worker.held import Lease, Stage
 
 __all__ = ["BEAT_S", "Lease", "Stage", "Turns"]
@@ -114,6 +114,8 @@ class Turns:
         self.live_workers = 0
         self.spread_s = 0.0
         self.roots: tuple[str, ...] = ()
+        #: The amount of the last voucher that was taken, by payer; replaced whole.
+        self.vouchers_seen: dict[str, str] = {}
         self.draining = False
         self.answered_at: float | None = None
         self._leases: dict[int, Lease] = {}
@@ -140,6 +142,10 @@ class Turns:
         self._heard_at = now
         if self.offers.hear(announcement, now, held={lease.task for lease in self._leases.values()}):
             self._hastened = True
+
+    def took_voucher(self, payer: Address, amount_wei: Wei) -> None:
+        """A voucher was checked and kept: the next turn says so."""
+        self.vouchers_seen = {**self.vouchers_seen, payer: str(amount_wei)}
 
     def nudge(self) -> None:
         """There may be work: take a turn soon."""
@@ -338,6 +344,7 @@ class Turns:
             released=tuple(report.entry for report in reports if isinstance(report.entry, Released)),
             gossip=self.gossips(now),
             hello=self.hello if say_hello else None,
+            vouchers_seen=self.vouchers_seen,
             stats=stats() if stats is not None and (self.draining or now - self._stats_at >= BEAT_S) else None,
         )
         if turn.stats is not None:
@@ -468,6 +475,8 @@ class Turns:
             effects += self._take_grant(grant, opened.sent_at, now)
         if len(answer.grants) < min(opened.turn.free, len(opened.turn.offers) + opened.turn.want):
             self.offers.forget_heard_until(opened.sent_at)
+        if answer.vouchers:
+            effects.append(Promised(vouchers=answer.vouchers))
         if answer.retry_after_s is not None:
             self._asked_until = now + answer.retry_after_s
         return effects

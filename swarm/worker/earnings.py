@@ -1,0 +1,157 @@
+"""What this worker is owed by vouchers: expected from its grants, checked when it comes, kept in a book of its own.
+
+A voucher that isn't taken changes nothing, and is said in the log: the work goes on, and the next one lists its tasks
+again. What is kept survives the root: ``swarm-worker redeem`` needs the data directory alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from swarm.errors import StoreFull
+from swarm.model import Address, Cid, TaskId
+from swarm.vouchers import Escrow
+from swarm.wire import EthereumSettings, Grant, SignedVoucher
+from swarm.worker.promises import Account, Expected, KeptVoucher, Objection, check_voucher
+from swarm.worker.voucher_book import open_voucher_book
+
+__all__ = ["Earnings", "KeepsVouchers", "account_of", "open_earnings"]
+
+log = structlog.get_logger()
+
+
+class KeepsVouchers(Protocol):
+    """``VoucherBook``, as far as earnings go."""
+
+    def last_voucher(self, escrow: Escrow, payer: Address, payee: Address) -> KeptVoucher | None:
+        """The one of the greatest amount."""
+        ...
+
+    def expected(self, task: TaskId, generation: int) -> Expected | None:
+        """What a task that this worker did was to be paid."""
+        ...
+
+    async def expect(self, task: TaskId, generation: int, expected: Expected) -> None:
+        """Keep that; raises ``StoreFull``."""
+        ...
+
+    async def keep_voucher(self, kept: KeptVoucher, *, rpc: str | None, tasks: Iterable[tuple[TaskId, int]]) -> None:
+        """Keep a voucher for these tasks, durably, and a node to redeem it through; raises ``StoreFull``."""
+        ...
+
+
+def account_of(ethereum: EthereumSettings | None, *, address: Address, payout: Address | None) -> Account | None:
+    """Whose vouchers are taken; None in a swarm that doesn't say who pays.
+
+    Args:
+        ethereum: of the signed settings.
+        address: this worker's own.
+        payout: who is paid for its work instead; others may work for it too.
+    """
+    if ethereum is None or ethereum.payer is None:
+        return None
+    return Account(
+        escrow=Escrow(chain_id=ethereum.chain_id, address=ethereum.contract),
+        payer=ethereum.payer,
+        payee=payout or address,
+        shared=payout is not None and payout != address,
+    )
+
+
+class Earnings:
+    """Takes vouchers.
+
+    Args:
+        book: keeps them.
+        account: whose are taken.
+        rpc: the node that the settings name, kept beside each voucher.
+        seen: told the amount of the last one that was taken, by payer.
+    """
+
+    def __init__(
+        self,
+        book: KeepsVouchers,
+        account: Account,
+        *,
+        rpc: str | None,
+        seen: Callable[[Address, int], None],
+    ) -> None:
+        self._book: Final = book
+        self._account: Final = account
+        self._rpc: Final = rpc
+        self._seen: Final = seen
+        self._one_at_a_time: Final = trio.Lock()
+        self.last = book.last_voucher(account.escrow, account.payer, account.payee)
+        if self.last is not None:
+            seen(account.payer, self.last.cumulative_wei)
+
+    async def expect(self, grant: Grant, result: Cid) -> None:
+        """Note what a task that was just done is to be paid by a voucher, if it is."""
+        if grant.task.voucher_wei is None or grant.task.generation is None:
+            return
+        expected = Expected(result=result, reward_wei=int(grant.task.voucher_wei))
+        try:
+            await self._book.expect(grant.task.id, grant.task.generation, expected)
+        except StoreFull as full:
+            log.warning("earning_not_kept", task_id=grant.task.id, reason=str(full))  # it is known until we end
+
+    async def take(self, vouchers: Iterable[SignedVoucher]) -> None:
+        """Check vouchers and keep those that are right."""
+        async with self._one_at_a_time:
+            for told in vouchers:
+                await self._take(told)
+
+    async def _take(self, told: SignedVoucher) -> None:
+        check = partial(check_voucher, told, self._account, last=self.last, expected=self._book.expected)
+        checked = await trio.to_thread.run_sync(check)  # the first imports the elliptic curves, half a second
+        facts = {"payer": told.payer, "cumulative_wei": told.cumulative_wei, "tasks": len(told.tasks)}
+        if checked is None:
+            return
+        if isinstance(checked, Objection):
+            log.warning("voucher_refused", **facts, why=checked.why)
+            return
+        try:
+            paid = [(each.task, each.generation) for each in told.tasks]
+            await self._book.keep_voucher(checked, rpc=self._rpc, tasks=paid)
+        except StoreFull as full:
+            log.warning("voucher_not_kept", **facts, reason=str(full))  # the next one lists its tasks again
+            return
+        self.last = checked
+        self._seen(self._account.payer, checked.cumulative_wei)
+        log.info("voucher_taken", **facts)
+
+
+@contextlib.asynccontextmanager
+async def open_earnings(
+    ethereum: EthereumSettings | None,
+    path: Path,
+    *,
+    address: Address,
+    payout: Address | None,
+    seen: Callable[[Address, int], None],
+) -> AsyncIterator[Earnings | None]:
+    """What a worker of this swarm earns; None where nobody is named who pays.
+
+    Args:
+        ethereum: of the signed settings.
+        path: the book of vouchers; made where there is none.
+        address: this worker's own.
+        payout: who is paid for its work instead.
+        seen: told the amount of the last voucher that was taken, by payer.
+
+    *Resource handling*: the book is open while the block is.
+    """
+    account = account_of(ethereum, address=address, payout=payout)
+    if account is None or ethereum is None:
+        yield None
+        return
+    async with open_voucher_book(path, clock=time.time) as book:
+        yield Earnings(book, account, rpc=ethereum.rpc, seen=seen)

@@ -1,0 +1,231 @@
+"""The book of vouchers: what this worker is owed, on disk, beside its journal.
+
+A file of its own, since it is money: each voucher is synced to the disk before the root hears that it is here, in a
+thread, and the journal of outcomes needs neither. What a voucher is worth doesn't hang on this program: a row holds all
+that the contract asks for, and is read beside a worker that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+from swarm.errors import ConfigurationError, StoreFull
+from swarm.model import Address, TaskId
+from swarm.vouchers import Escrow, Voucher
+from swarm.worker.promises import Expected, KeptVoucher
+
+__all__ = ["VOUCHERS_FILE", "NotedVoucher", "VoucherBook", "last_vouchers", "open_voucher_book"]
+
+VOUCHERS_FILE: Final = "vouchers.db"
+#: The schema; a newer file is refused rather than misread.
+SCHEMA_VERSION: Final = 1
+#: A task that no voucher paid for within 90 days was never accepted.
+EXPECT_S: Final = 90 * 86_400.0
+
+#: What tasks are to be paid until a voucher does, and all vouchers that were taken.
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS expected (
+    task TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    result TEXT NOT NULL,
+    reward_wei TEXT NOT NULL,
+    written_at REAL NOT NULL,
+    PRIMARY KEY (task, generation)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS vouchers (
+    chain_id INTEGER NOT NULL,
+    contract TEXT NOT NULL,
+    payer TEXT NOT NULL,
+    payee TEXT NOT NULL,
+    cumulative_wei TEXT NOT NULL,
+    tasks_root BLOB NOT NULL,
+    signature BLOB NOT NULL,
+    tasks INTEGER NOT NULL,
+    rpc TEXT,
+    written_at REAL NOT NULL,
+    PRIMARY KEY (chain_id, contract, payer, payee, cumulative_wei)
+) WITHOUT ROWID
+"""
+_EXPECT: Final = "INSERT OR REPLACE INTO expected VALUES (?, ?, ?, ?, ?)"
+_FORGET: Final = "DELETE FROM expected WHERE task = ? AND generation = ?"
+_KEEP: Final = "INSERT OR REPLACE INTO vouchers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_READ: Final = (
+    "SELECT chain_id, contract, payer, payee, cumulative_wei, tasks_root, signature, tasks, rpc "
+    "FROM vouchers ORDER BY written_at"
+)
+
+
+@attrs.frozen(kw_only=True)
+class NotedVoucher:
+    """A voucher in the book, and the node that the settings named when it came."""
+
+    kept: KeptVoucher
+    rpc: str | None
+
+    @property
+    def channel(self) -> tuple[Escrow, Address, Address]:
+        """Contract, payer and payee."""
+        return self.kept.escrow, self.kept.voucher.requester, self.kept.voucher.worker
+
+
+class VoucherBook:
+    """The vouchers on disk, and what they should hold in memory too; made by ``open_voucher_book``."""
+
+    def __init__(self, connection: sqlite3.Connection, *, path: Path, clock: Callable[[], float]) -> None:
+        self._connection: Final = connection
+        self._path: Final = path
+        self._clock: Final = clock
+        self._writing: Final = trio.Lock()
+        self._expected = _read_expected(connection, since=clock() - EXPECT_S)
+
+    def last_voucher(self, escrow: Escrow, payer: Address, payee: Address) -> KeptVoucher | None:
+        """The voucher of the greatest amount that was taken; None where there is none. Sync: for the start."""
+        wanted = (escrow, payer, payee)
+        kept = [each.kept for each in _read_all(self._connection) if each.channel == wanted]
+        return max(kept, key=lambda each: each.cumulative_wei, default=None)
+
+    def expected(self, task: TaskId, generation: int) -> Expected | None:
+        """What a task that this worker did is to be paid; None where it isn't known, or was paid for already."""
+        return self._expected.get((task, generation))
+
+    async def expect(self, task: TaskId, generation: int, expected: Expected) -> None:
+        """Note what a task is to be paid by a voucher.
+
+        Raises:
+            StoreFull: the disk is full; it is known until this process ends.
+        """
+        self._expected[task, generation] = expected
+        row = (task, generation, expected.result, str(expected.reward_wei), self._clock())
+        await self._write([(_EXPECT, row)])
+
+    async def keep_voucher(self, kept: KeptVoucher, *, rpc: str | None, tasks: Iterable[tuple[TaskId, int]]) -> None:
+        """Keep a voucher that pays for these tasks; durable when this returns.
+
+        Raises:
+            StoreFull: the disk is full; nothing was written.
+        """
+        paid = [key for key in tasks if key in self._expected]
+        forgetting = [(_FORGET, key) for key in paid]
+        await self._write([(_KEEP, _row_of(kept, rpc=rpc, at=self._clock())), *forgetting])
+        for key in paid:
+            del self._expected[key]
+
+    async def _write(self, batch: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        async with self._writing:
+            await trio.to_thread.run_sync(self._commit, batch)
+
+    def _commit(self, batch: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        try:
+            with self._connection:
+                for sql, values in batch:
+                    self._connection.execute(sql, values)
+        except sqlite3.OperationalError as fault:
+            raise StoreFull(str(self._path)) from fault
+
+
+@contextlib.asynccontextmanager
+async def open_voucher_book(path: Path, *, clock: Callable[[], float]) -> AsyncIterator[VoucherBook]:
+    """The book of a data directory that the caller has locked.
+
+    Args:
+        path: the SQLite file; made where there is none.
+        clock: Unix seconds.
+
+    Raises:
+        ConfigurationError: the file is damaged, or of a newer version.
+
+    *Resource handling*: leaving the block closes the file.
+    """
+    try:
+        connection = await trio.to_thread.run_sync(_connect, path)
+        book = VoucherBook(connection, path=path, clock=clock)
+    except sqlite3.Error as fault:
+        raise ConfigurationError(
+            f"the book of vouchers {path} can't be opened: {fault}",
+            hint="it holds money: keep it, and bring it back from a copy",
+        ) from fault
+    try:
+        yield book
+    finally:
+        connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    connection = sqlite3.connect(path, check_same_thread=False)  # by one thread at a time, but not always the same
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(f"it is of version {version}, this program knows {SCHEMA_VERSION}")
+        if version < SCHEMA_VERSION:
+            connection.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _row_of(kept: KeptVoucher, *, rpc: str | None, at: float) -> tuple[Any, ...]:
+    """A row of ``vouchers``."""
+    voucher = kept.voucher
+    where = (kept.escrow.chain_id, kept.escrow.address, voucher.requester, voucher.worker)
+    return (*where, str(voucher.cumulative_wei), voucher.tasks_root, kept.signature, kept.tasks, rpc, at)
+
+
+def _read_all(connection: sqlite3.Connection) -> list[NotedVoucher]:
+    """All vouchers that were ever taken."""
+    return [
+        NotedVoucher(
+            kept=KeptVoucher(
+                escrow=Escrow(chain_id=chain_id, address=contract),
+                voucher=Voucher(
+                    requester=payer, worker=payee, cumulative_wei=int(cumulative_wei), tasks_root=bytes(root)
+                ),
+                signature=bytes(signature),
+                tasks=tasks,
+            ),
+            rpc=rpc,
+        )
+        for chain_id, contract, payer, payee, cumulative_wei, root, signature, tasks, rpc in connection.execute(_READ)
+    ]
+
+
+def _read_expected(connection: sqlite3.Connection, *, since: float) -> dict[tuple[TaskId, int], Expected]:
+    """What tasks are to be paid that were done since then (Unix seconds); older ones were never accepted."""
+    with connection:
+        connection.execute("DELETE FROM expected WHERE written_at < ?", (since,))
+    rows = connection.execute("SELECT task, generation, result, reward_wei FROM expected")
+    return {
+        (task, generation): Expected(result=result, reward_wei=int(reward_wei))
+        for task, generation, result, reward_wei in rows
+    }
+
+
+def last_vouchers(path: Path) -> list[NotedVoucher]:
+    """The last voucher of each channel in a book, which a worker may have open.
+
+    Raises:
+        ConfigurationError: the file can't be read.
+    """
+    if not path.exists():
+        return []
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
+        try:
+            connection.execute("PRAGMA query_only=ON")
+            found = _read_all(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as fault:
+        raise ConfigurationError(f"the book of vouchers {path} can't be read: {fault}") from fault
+    return list({each.channel: each for each in sorted(found, key=lambda each: each.kept.cumulative_wei)}.values())
