@@ -74,12 +74,16 @@ def give_back(unit: Unit, row: TaskRow, by: Actor, *, who: str | None = None, de
 
 
 def lose(unit: Unit, lines: Lines, row: TaskRow) -> None:
-    """The lease ran out. Counted once a worker, which is then passed over for this task for a while."""
+    """The lease ran out. Counted once a boot of a worker, which is then passed over for this task for a while.
+
+    A worker that is cut off again and again is counted once; one that dies of the task comes back as another boot,
+    however long its supervisor waits.
+    """
     unit.touch(row)
-    ran_out = [loss.worker for loss in row.losses() if not loss.restarted]
-    if row.worker is not None and row.worker not in ran_out:
+    ran_out = {(loss.worker, loss.boot or row.boot) for loss in row.losses() if not loss.restarted}
+    if row.worker is not None and (row.worker, row.boot) not in ran_out:
         row.attempts += 1
-        row.add_loss(Loss(row.worker, unit.now))
+        row.add_loss(Loss(row.worker, unit.now, boot=row.boot))
     row.reason = Reason.WORKER_LOST.value
     if row.attempts >= row.max_attempts:
         row.detail = _names(unit, row.losses())
@@ -100,7 +104,7 @@ def lose_by_restart(unit: Unit, lines: Lines, row: TaskRow) -> None:
     if row.worker is None:
         return
     unit.touch(row)
-    row.add_loss(Loss(row.worker, unit.now, restarted=True))
+    row.add_loss(Loss(row.worker, unit.now, restarted=True, boot=row.boot))
     if not counts_restart(_restarts(row.losses())):
         reconsider_passed_over(unit, lines, row)
         give_back(unit, row, Actor.LEDGER, detail=_STARTED_ANEW)

@@ -35,11 +35,13 @@ class Loss:
         worker: its number.
         at: when, ledger seconds.
         restarted: it started anew; else its lease ran out.
+        boot: which start of it had the lease; None where that wasn't noted.
     """
 
     worker: int
     at: float
     restarted: bool = False
+    boot: str | None = None
 
 
 @attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)
@@ -131,7 +133,7 @@ class TaskRow:
 
     def add_loss(self, loss: Loss) -> None:
         """Note another one."""
-        said = [loss.worker, loss.at, True] if loss.restarted else [loss.worker, loss.at]
+        said = [loss.worker, loss.at, loss.restarted, loss.boot]
         self.lost = orjson.dumps([*orjson.loads(self.lost or "[]"), said]).decode()
 
 

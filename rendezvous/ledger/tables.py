@@ -160,7 +160,7 @@ tasks = Table(
     Column("wake_at", Double),
     #: Attempts that ended: failed, lost, completed.
     Column("attempts", Integer, nullable=False),
-    #: JSON: [[worker, when it was lost], …], each worker once; with a third element, true, where it started anew.
+    #: JSON: [[worker, when it was lost, whether by a restart, its boot], …]; the last two may be absent.
     Column("lost", Text),
     #: When the first of the workers that the lane passes over may have it again.
     Column("passed_until", Double),

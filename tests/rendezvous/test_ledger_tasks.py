@@ -352,6 +352,17 @@ def test_a_worker_that_loses_a_task_again_is_counted_once(world: World) -> None:
     assert world.task(task).attempts == 1
 
 
+def test_a_lone_worker_that_dies_of_a_task_and_comes_back_late_is_counted_each_time(world: World) -> None:
+    """Its supervisor waits for longer than a lease runs: there is nothing left for the new boot to give back."""
+    task = world.one()
+    for boot in ("first", "second", "third"):
+        assert len(world.claim(ALICE, partial=False, boot=boot)) == 1
+        world.later(60.0)
+    view = world.task(task)
+    assert (view.status, view.reason, view.attempts) == ("failed", "worker_lost", 3)
+    assert view.detail == f"lost by {ALICE.address} ({ALICE.instance}) 3 times"
+
+
 def test_three_lost_workers_make_a_dead_letter_that_names_them(world: World) -> None:
     task = world.one()
     neighbour = world.one()

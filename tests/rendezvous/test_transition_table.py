@@ -72,7 +72,9 @@ class Known:
     lease_until: float = 0.0
     attempts: int = 0
     max_attempts: int = 3
-    lost: set[WorkerRef] = attrs.Factory(set)
+    lost: set[tuple[WorkerRef, int]] = attrs.Factory(set)
+    #: Which start of its holder.
+    boot: int = 0
     #: How often its holder started anew.
     restarts: int = 0
     result: str | None = None
@@ -135,6 +137,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert event.fence > self.fence, "fences rise strictly over all grants"
                 self.fence = known.fence = event.fence
                 known.holder = event.worker
+                known.boot = self.boots[event.worker]
                 known.lease_until = self.world.now + LEASE_S
             if event.move is Move.RENEW:
                 known.lease_until = self.world.now + LEASE_S
@@ -149,8 +152,8 @@ class LedgerMachine(RuleBasedStateMachine):
             if event.move is Move.EXPIRE_LEASE:
                 assert known.lease_until <= self.world.now, "no lease is reaped early"
                 assert known.holder is not None
-                known.attempts += known.holder not in known.lost
-                known.lost.add(known.holder)
+                known.attempts += (known.holder, known.boot) not in known.lost
+                known.lost.add((known.holder, known.boot))
                 assert (event.to is Status.FAILED) == (known.attempts >= known.max_attempts)
             if event.move is Move.REPLAY:
                 known.attempts = known.restarts = 0
