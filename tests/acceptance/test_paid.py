@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from eth_account import Account
 from rendezvous.chain.escrow import TaskState, decode_task, task_call
 from rendezvous.chain.rpc import open_rpc
 from swarm.vouchers import chain_task_id
-from tests.acceptance.harness import Root, Scene, noop, until
+from tests.acceptance.harness import Root, Scene, command, free_port, noop, until
 from tests.chain.hardhat import Chain, Hardhat, fresh_chain, running_hardhat
 
 REWARD = 10**15
@@ -58,6 +59,14 @@ def hardhat() -> Iterator[Hardhat]:
 
 @pytest.fixture
 def paid(hardhat: Hardhat, tmp_path: Path) -> Iterator[Paid]:
+    with paying_on(hardhat, tmp_path) as set_up:
+        yield set_up
+
+
+@contextmanager
+def paying_on(hardhat: Hardhat, directory: Path) -> Iterator[Paid]:
+    """A contract and a payer on a node that mines by the clock."""
+
     async def set_up() -> Chain:
         async with open_rpc(hardhat.url) as rpc:
             chain = await fresh_chain(rpc)
@@ -71,7 +80,7 @@ def paid(hardhat: Hardhat, tmp_path: Path) -> Iterator[Paid]:
             await rpc.call("evm_setAutomine", True)
 
     chain = asyncio.run(set_up())
-    keystore, passphrase = tmp_path / "payer.json", tmp_path / "passphrase"
+    keystore, passphrase = directory / "payer.json", directory / "passphrase"
     keystore.write_text(json.dumps(Account.encrypt(chain.key, "correct horse", iterations=2)))
     passphrase.write_text("correct horse\n")
     for file in (keystore, passphrase):
@@ -131,3 +140,74 @@ def test_a_root_killed_again_and_again_pays_each_task_once(scene: Scene, paid: P
     assert [paid.state(task) for task in tasks] == [TaskState.PAID] * len(tasks)
     assert paid.ether(alice.address) - before == sum(4 * (REWARD + wave) for wave in range(5))
     assert paid.ether(paid.chain.contract) == 0
+
+
+def pay_one(root: Root) -> str:
+    """A task that is paid."""
+    (task,) = root.door.submit([noop(more={"reward_wei": str(REWARD)})])["tasks"]
+    until(lambda: settled(root, [task["id"]]), 40, "the task to be paid", guard=[root.process])
+    return str(task["id"])
+
+
+def alerts(root: Root) -> set[str]:
+    """What the root told its operator of."""
+    return {entry["code"] for entry in root.process.events("chain_alert")}
+
+
+def nonce(paid: Paid) -> int:
+    return int(paid.ask("eth_getTransactionCount", paid.chain.signer.address, "latest"), 16)
+
+
+@pytest.mark.timeout(180)
+def test_a_second_root_on_the_ledger_refuses_and_one_with_a_ledger_of_its_own_but_this_key_stops(
+    scene: Scene, paid: Paid
+) -> None:
+    root, other = scene.root(*paid.options), scene.root(*paid.options, name="other")
+    second = scene.start(
+        "second",
+        [*command("swarm-root"), "run", "--data", str(root.data), "--bind", f"127.0.0.1:{free_port()}", *paid.options],
+    )
+    assert second.wait(30) == 6
+    assert "is used by another process" in second.tail()
+
+    alice = scene.worker(root, "--p2p", "off", name="alice")
+    before = paid.ether(alice.address)
+    ours = pay_one(root)
+    used = nonce(paid)
+    (theirs,) = other.door.submit([noop(more={"reward_wei": str(REWARD)})])["tasks"]
+    until(lambda: "sender_stopped" in alerts(other), 80, "the other root to stop signing", guard=[other.process])
+    assert nonce(paid) == used  # it signed nothing
+    assert paid.state(theirs["id"]) is TaskState.NONE
+
+    more = pay_one(root)
+    assert [paid.state(task) for task in (ours, more)] == [TaskState.PAID] * 2
+    assert paid.ether(alice.address) - before == 2 * REWARD
+    assert paid.ether(paid.chain.contract) == 0
+    assert alerts(root) == set()
+
+
+@pytest.mark.timeout(120)
+def test_a_node_that_lost_its_state_is_told_and_nothing_is_paid_on_it(scene: Scene, tmp_path: Path) -> None:
+    port = free_port()
+    with running_hardhat(port) as node, paying_on(node, tmp_path) as paid:
+        root = scene.root(*paid.options)
+        scene.worker(root, "--p2p", "off", name="alice")
+        task = pay_one(root)
+        assert paid.state(task) is TaskState.PAID
+    with running_hardhat(port):
+        paid.ask("hardhat_setBalance", paid.chain.signer.address, hex(10**21))
+        paid.ask("hardhat_mine", hex(50))
+        until(lambda: "chain_lost" in alerts(root), 40, "the root to tell it", guard=[root.process])
+        (told,) = [entry for entry in root.process.events("chain_alert") if entry["code"] == "chain_lost"]
+        assert "nothing is signed or sent" in told["message"]
+        assert "bring the chain back" in told["hint"] or "the node lost its state" in told["hint"]
+
+        (later,) = root.door.submit([noop(more={"reward_wei": str(REWARD)})])["tasks"]
+        view = until(
+            lambda: found if (found := root.door.task(later["id"]))["status"] == "completed" else None,
+            30,
+            "tasks to go on",
+            guard=[root.process],
+        )
+        assert (view.get("on_chain"), view.get("paid")) == (None, None)
+        assert nonce(paid) == 0

