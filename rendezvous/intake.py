@@ -92,7 +92,7 @@ class Intake:
         self._backlog: Final = backlog
         self.job: Final = str(uuid.uuid5(uuid.NAMESPACE_URL, f"swarm:{network_id}/{owner}/{queue.name}"))
         #: What keeps it from working now; None while it does.
-        self._trouble: str | None = None
+        self.trouble: str | None = None
 
     async def run(self) -> None:
         """Drain the queue until cancelled."""
@@ -108,14 +108,14 @@ class Intake:
             await asyncio.sleep(pause_s)
 
     def _wait_for(self, trouble: str) -> None:
-        if self._trouble is None:
+        if self.trouble is None:
             log.error("intake_waits", queue=self._queue.name, reason=trouble)
-        self._trouble = trouble
+        self.trouble = trouble
 
     def _well(self) -> None:
-        if self._trouble is not None:
-            log.info("intake_recovered", queue=self._queue.name, after=self._trouble)
-        self._trouble = None
+        if self.trouble is not None:
+            log.info("intake_recovered", queue=self._queue.name, after=self.trouble)
+        self.trouble = None
 
     async def _round(self, pause_s: float) -> float:
         """Take what there is, once; how long to wait before the next time, seconds."""

@@ -178,6 +178,13 @@ def test_a_url_shows_no_secrets() -> None:
     assert "hunter2" not in repr(where)
 
 
+def test_without_the_redis_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ConfigurationError, match="isn't installed") as refused:
+        open_queue("redis://127.0.0.1")
+    assert refused.value.hint == "pip install 'task-swarm[redis]'"
+
+
 def test_a_queue_goes_on_after_its_redis_was_killed_and_came_back(tmp_path: Path) -> None:
     with running_redis(tmp_path) as own, opened(own, "pages") as queue:
         queue.push("https://site.test/before")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from rendezvous.door.metrics import Metrics
+from rendezvous.intake import open_intakes
+from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.ops import LedgerEvent
 from swarm.errors import ConfigurationError, QueueUnreachable
 from swarm.queue.open import open_redis_queue
@@ -147,6 +152,31 @@ async def test_a_redis_that_dies_between_commit_and_acknowledgement_doubles_noth
             assert len(await tasks_of(stage)) == 50
             own.client.lpush("pages", "https://after.test/")
             await until(lambda: has(stage, 51), "what came after")
+
+
+async def test_a_ledger_that_cant_be_written_leaves_messages_where_they_are(
+    server: RedisServer, queue: RedisQueue, tmp_path: Path
+) -> None:
+    server.client.lpush(queue.name, *(f"https://h{number}.test/" for number in range(5)))
+    database = tmp_path / "ledger.db"
+    async with (
+        open_ledger(str(database), busy_timeout_ms=50) as ledger,
+        open_intakes((f"{server.url}?queue={queue.name}",), ledger, Metrics(), network_id="one", paid=False) as (
+            intake,
+        ),
+    ):
+        with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            running = asyncio.create_task(intake.run())
+            await until(lambda: intake.trouble, "the intake to say that it waits")
+            assert str(database) in str(intake.trouble)
+            assert (len(queue), queue.in_flight(), queue.stats().dead) == (5, 0, 0)
+            other.execute("ROLLBACK")
+        await until(lambda: queue.stats().done == 5, "the messages")
+        await until(lambda: intake.trouble is None, "the intake to be well")
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
 
 
 @pytest.mark.parametrize(("dedupe", "tasks"), [("on", 1), ("off", 2)])
