@@ -6,20 +6,27 @@ root runs elsewhere. Nothing here opens the ledger.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rendezvous.command import duration_of, find, options, settings_of
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
 
+if TYPE_CHECKING:
+    import httpx
+
 __all__ = ["COMMANDS"]
 
 #: An operator's call is one transaction of the ledger.
 TIMEOUT_S: Final = 30.0
+#: What one import carries at most: below the door's own caps.
+PIECE_LINES: Final = 5_000
+PIECE_BYTES: Final = 3 * 1024 * 1024
 
 
 class Asked(click.Command):
@@ -59,17 +66,28 @@ def _ask(
         DoorUnreachable: the root doesn't run, or can't be reached.
         DoorRefused: it said no.
     """
+    url, key = _door_of(given)
+    return _request(method, url, path + query, key, json=body)
+
+
+def _request(method: str, url: str, path: str, key: str, **how: Any) -> dict[str, Any]:
     import httpx
 
-    url, key = _door_of(given)
     try:
         answer = httpx.request(
-            method, f"{url}{path}{query}", json=body, headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S
+            method, f"{url}{path}", headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S, **how
         )
     except httpx.HTTPError as fault:
-        raise DoorUnreachable(
-            url, str(fault) or type(fault).__name__, hint="is the root running? --url says where else it is"
-        ) from fault
+        raise _unreachable(url, fault) from fault
+    return _data_of(answer, url)
+
+
+def _unreachable(url: str, fault: Exception) -> DoorUnreachable:
+    hint = "is the root running? --url says where else it is"
+    return DoorUnreachable(url, str(fault) or type(fault).__name__, hint=hint)
+
+
+def _data_of(answer: httpx.Response, url: str) -> dict[str, Any]:
     try:
         said = answer.json()
         if answer.is_success:
@@ -270,6 +288,88 @@ def alerts(**given: Any) -> None:
         click.echo("no alert lasts", err=True)
 
 
+@click.group()
+def queue() -> None:
+    """Look at what waits, write it to a file, take a file in."""
+
+
+@click.command(name="show", cls=Asked, examples=[("what waits, and for which sites", "swarm-root queue show")])
+@_where
+def show_queue(**given: Any) -> None:
+    """Show how many tasks wait, for how long, and for which hosts."""
+    answer = _ask(given, "GET", "/v1/queue")
+    for name in ("pending", "waiting", "active", "oldest_ready_s"):
+        if answer.get(name) is not None:
+            click.echo(f"{name}\t{answer[name]}")
+    for host in answer.get("hosts", []):
+        click.echo(f"{host['host']}\t{host['ready']}")
+
+
+@click.command(name="export", cls=Asked, examples=[("to a file", "swarm-root queue export > queue.jsonl")])
+@_where
+def export_queue(**given: Any) -> None:
+    """Write the waiting tasks to standard output: JSON lines, each a task with its id, job and owner."""
+    import httpx
+
+    url, key = _door_of(given)
+    out = sys.stdout.buffer
+    try:
+        with (
+            httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S) as client,
+            client.stream("GET", f"{url}/v1/queue/export") as answer,
+        ):
+            if not answer.is_success:
+                answer.read()
+                _data_of(answer, url)
+            for chunk in answer.iter_bytes():
+                out.write(chunk)
+    except httpx.HTTPError as fault:
+        raise _unreachable(url, fault) from fault
+
+
+@click.command(
+    name="import",
+    cls=Asked,
+    examples=[
+        ("what another root exported", "swarm-root queue import queue.jsonl"),
+        ("from a queue in Redis", "… | swarm-root queue import -"),
+    ],
+)
+@click.argument("file", type=click.File("rb"))
+@_where
+def import_queue(file: Any, **given: Any) -> int:
+    """Submit the tasks of FILE, JSON lines. Owners and jobs stay; taking a file in twice makes nothing twice."""
+    url, key = _door_of(given)
+    created = duplicates = refused = before = 0
+    for lines in _pieces(file):
+        answer = _request("POST", url, "/v1/queue/import", key, content=b"".join(lines))
+        created, duplicates = created + answer["created"], duplicates + answer["duplicates"]
+        refused += answer["refused"]
+        for fault in answer.get("faults", []):
+            click.echo(f"line {before + fault['line']}: {fault['code']}: {fault['message']}", err=True)
+        before += len(lines)
+    click.echo(f"{created} tasks created, {duplicates} were there already, {refused} lines refused")
+    return 1 if refused else 0
+
+
+for _command in (show_queue, export_queue, import_queue):
+    queue.add_command(_command)
+
+
+def _pieces(file: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """A file's lines, as many together as one call may carry."""
+    piece: list[bytes] = []
+    size_bytes = 0
+    for line in file:
+        if piece and (len(piece) >= PIECE_LINES or size_bytes + len(line) > PIECE_BYTES):
+            yield piece
+            piece, size_bytes = [], 0
+        piece.append(line)
+        size_bytes += len(line)
+    if piece:
+        yield piece
+
+
 def _clock(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
@@ -286,4 +386,5 @@ COMMANDS: Final = (
     admit,
     acts,
     alerts,
+    queue,
 )

@@ -112,11 +112,12 @@ async def _answer(route: Route, door: Door, request: web.Request) -> web.StreamR
     if isinstance(queries, Refusal):
         return refused(queries)
     raw, body = b"", None
-    if route.body is not None:
+    if route.body is not None or route.raw:
         read = await _read(request, route.max_body_bytes)
         if isinstance(read, Refusal):
             return _hang_up(refused(read))
         raw = read
+    if route.body is not None:
         if route.body_optional and not raw:
             raw = b"{}"
         body = decode(raw, route.body)

@@ -103,6 +103,7 @@ class Route:
     Args:
         who: the roles that may call it; ``ANYONE`` asks for no key.
         body: the struct that the request body must be; None where there is no body.
+        raw: the body is text that the handler parses itself.
         body_optional: an empty body stands for the struct's defaults.
         answer: the struct of ``data``; for a ``Page`` the struct of its items is ``item``.
         media: the content type where the answer isn't the JSON envelope.
@@ -117,6 +118,7 @@ class Route:
     who: frozenset[Role] = ANYONE
     body: type[msgspec.Struct] | None = None
     body_optional: bool = False
+    raw: bool = False
     answer: type[msgspec.Struct] | None = None
     item: type[msgspec.Struct] | None = None
     status: int = 200

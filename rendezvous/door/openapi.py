@@ -77,6 +77,8 @@ def _operation(route: Route, schema_of: dict[type[msgspec.Struct], dict[str, Any
     parameters += [_parameter(query, "header") for query in route.headers]
     if parameters:
         operation["parameters"] = parameters
+    if route.raw:
+        operation["requestBody"] = {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}
     if route.body is not None:
         operation["requestBody"] = {
             "required": not route.body_optional,

@@ -1,8 +1,7 @@
-"""The swarm as a whole: totals, the pending queue as JSON lines, probes, metrics."""
+"""The swarm as a whole: totals, alerts, probes, metrics."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -17,18 +16,15 @@ from rendezvous.door.resources import Door
 from rendezvous.door.workers import id_of
 from swarm import __version__
 from swarm.model import Refusal, RefusalCode, Status
-from swarm.wire import Answer, Page, encode
+from swarm.wire import Answer, Page
 
 if TYPE_CHECKING:
     from rendezvous.ledger.queries import LedgerReader
 
-__all__ = ["AlertView", "Health", "StatusView", "alerts", "export_queue", "healthz", "metrics", "readyz", "status"]
+__all__ = ["AlertView", "Health", "StatusView", "alerts", "healthz", "metrics", "readyz", "status"]
 
 log = structlog.get_logger()
 
-#: A chunk of the export, bytes.
-CHUNK_BYTES: Final = 64 * 1024
-CHUNK_TIMEOUT_S: Final = 20.0
 #: Acts of operators that the status shows.
 LATEST_ACTS: Final = 5
 #: Quarantines that the status shows, those that last longest first.
@@ -158,32 +154,6 @@ def _by_hand(reader: LedgerReader, *, now: float) -> _ByHand:
 def _states(door: Door) -> dict[str, int]:
     found = Counter(door.fleet.state(worker) for worker in door.fleet.all())
     return {state: found.get(state, 0) for state in ("ready", "busy", "offline")}
-
-
-async def export_queue(door: Door, call: Call) -> web.StreamResponse:
-    """All tasks that wait, as JSON lines: each a task of a submission, with its ``job`` and ``owner``."""
-    response = web.StreamResponse(
-        headers={"Content-Type": "application/jsonl", "Content-Disposition": 'attachment; filename="queue.jsonl"'}
-    )
-    if "gzip" in call.request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
-    rows = await door.ledger.read(lambda reader: list(reader.export_pending()))
-    await response.prepare(call.request)
-    chunk = bytearray()
-    for row in rows:
-        chunk += encode(row) + b"\n"
-        if len(chunk) >= CHUNK_BYTES:
-            await _write(response, bytes(chunk))
-            chunk.clear()
-    await _write(response, bytes(chunk))
-    await response.write_eof()
-    return response
-
-
-async def _write(response: web.StreamResponse, chunk: bytes) -> None:
-    """Send one chunk; who doesn't read it is cut."""
-    async with asyncio.timeout(CHUNK_TIMEOUT_S):
-        await response.write(chunk)
 
 
 async def healthz(door: Door, call: Call) -> Health:

@@ -6,7 +6,7 @@ last row's place, so that a page costs the same wherever it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -198,21 +198,53 @@ class LedgerReader:
         found = self._rows(newest)
         return float(found[0][0]) if found else 0.0
 
-    def export_pending(self) -> Iterator[dict[str, Any]]:
-        """Tasks that wait for a worker or for their time, as in a submission, each with its ``job`` and ``owner``."""
-        after = 0
-        while True:
-            statement = (
-                task_views()
-                .where(t.tasks.c.seq > after, t.tasks.c.status.in_([Status.PENDING.value, Status.WAITING.value]))
-                .order_by(t.tasks.c.seq)
-                .limit(PAGE_MOST)
-            )
-            found = self._rows(statement)
-            yield from (exported(row) for row in found)
-            if len(found) < PAGE_MOST:
-                return
-            after = found[-1].seq
+    def export_pending(self, after: int, *, now: float) -> tuple[list[dict[str, Any]], int | None]:
+        """A page of the tasks that wait for a worker or for their time, each with its ``id``, ``job`` and ``owner``.
+
+        Args:
+            after: the place (of an earlier call) to go on from; 0 is the beginning.
+            now: ledger time, seconds.
+
+        Returns:
+            The tasks as in a submission, and the place of the next page; None where this was the last.
+        """
+        statement = (
+            task_views()
+            .where(t.tasks.c.seq > after, t.tasks.c.status.in_([Status.PENDING.value, Status.WAITING.value]))
+            .order_by(t.tasks.c.seq)
+            .limit(PAGE_MOST)
+        )
+        found = self._rows(statement)
+        return [exported(row, now=now) for row in found], found[-1].seq if len(found) == PAGE_MOST else None
+
+    def ready_by_host(self, limit: int) -> list[tuple[str, int]]:
+        """The hosts that have most ready tasks, and how many."""
+        ready = (
+            sa.select(t.tasks.c.lane, sa.func.count().label("ready"))
+            .where(t.tasks.c.status == sa.literal_column(f"'{Status.PENDING.value}'"))
+            .group_by(t.tasks.c.lane)
+            .subquery()
+        )
+        total = sa.func.sum(ready.c.ready)
+        statement = (
+            sa.select(t.hosts.c.host, total)
+            .select_from(ready)
+            .join(t.lanes, t.lanes.c.n == ready.c.lane)
+            .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+            .group_by(t.hosts.c.host)
+            .order_by(total.desc(), t.hosts.c.host)
+            .limit(limit)
+        )
+        return [(host, int(tasks)) for host, tasks in self._rows(statement)]
+
+    def existing(self, tasks: Iterable[TaskId]) -> frozenset[TaskId]:
+        """Those of these tasks that the ledger has."""
+        wanted = list(tasks)
+        found: set[TaskId] = set()
+        for first in range(0, len(wanted), PAGE_MOST):
+            batch = wanted[first : first + PAGE_MOST]
+            found.update(task for (task,) in self._rows(sa.select(t.tasks.c.id).where(t.tasks.c.id.in_(batch))))
+        return frozenset(found)
 
     def finished_before(self, before: float, *, now: float, after: int, limit: int) -> list[tuple[int, TaskView]]:
         """Tasks that ended before a ledger time and whose dedupe keys are free by now, in order of submission.

@@ -13,7 +13,19 @@ from rendezvous.ledger.rows import demand_of
 from swarm.model import Actor, Move, Status
 from swarm.wire import EventView, Requires, TaskView
 
-__all__ = ["event_view", "event_views", "exported", "ledger_event", "ledger_events", "task_view", "task_views"]
+__all__ = [
+    "LEAST_LIFE_S",
+    "event_view",
+    "event_views",
+    "exported",
+    "ledger_event",
+    "ledger_events",
+    "task_view",
+    "task_views",
+]
+
+#: An exported task lives at least so long from its import on, seconds.
+LEAST_LIFE_S: Final = 60.0
 
 
 def task_views() -> sa.Select[Any]:
@@ -81,11 +93,12 @@ def task_view(row: Any, *, now: float | None) -> TaskView:
     )
 
 
-def exported(row: Any) -> dict[str, Any]:
+def exported(row: Any, *, now: float) -> dict[str, Any]:
     """A row of ``task_views`` as a task of a submission, with its ``job`` and ``owner``."""
     demand = demand_of(row.key)
     body = orjson.loads(row.body)
     task: dict[str, Any] = {
+        "id": row.id,
         "job": row.job_id,
         "owner": row.owner,
         "kind": demand.kind,
@@ -98,6 +111,10 @@ def exported(row: Any) -> dict[str, Any]:
         "max_attempts": row.max_attempts,
         "max_run_s": row.max_run_s,
     }
+    # What is left of them; a task of an hour's life that waited for half of it has half an hour to live.
+    task["expires_in_s"] = max(LEAST_LIFE_S, row.expires_at - now)
+    if row.status == Status.WAITING and row.wake_at is not None and row.wake_at > now:
+        task["not_before_s"] = row.wake_at - now
     if demand.requires != Requires():
         task["requires"] = demand.requires
     return task

@@ -128,10 +128,14 @@ def test_what_waits_is_exported_as_it_was_submitted(world: World) -> None:
     world.one(not_before_s=10.0)
     world.one()
     world.claim(ALICE)
-    exported = list(world.reader.export_pending())
+    exported, more = world.reader.export_pending(0, now=world.now)
+    assert more is None
     assert len(exported) == 2
     assert (exported[0]["priority"], exported[0]["spec"], exported[0]["owner"]) == (8, {"a": [1]}, "owner")
     assert exported[0]["requires"] == Requires(region="eu")
+    assert (exported[1]["not_before_s"], exported[1]["expires_in_s"]) == (10.0, 604_800.0)
+    assert world.reader.ready_by_host(5) == [("site.test", 1)]
+    assert world.reader.existing([exported[0]["id"], "unknown"]) == {exported[0]["id"]}
 
 
 def test_results_and_inline_manifests_are_found(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
         assert pinned.out == "worker: only 0.1.0\n"
         nobody = await run(tmp_path, "quarantine", "0x0", "example.com", "--why", "x", "--data", data)
         assert (nobody.code, nobody.err.partition(":")[0]) == (1, "error")
+
+        lines = tmp_path / "lines.jsonl"
+        lines.write_text("http://one.example/\n{\nhttp://two.example/\n")
+        taken = await run(tmp_path, "queue", "import", str(lines), "--data", data)
+        assert (taken.code, taken.out) == (1, "2 tasks created, 0 were there already, 1 lines refused\n")
+        assert taken.err.startswith("line 2: bad_request: ")
+        shown = await run(tmp_path, "queue", "show", "--data", data)
+        assert {"pending\t2", "one.example\t1", "two.example\t1"} <= set(shown.out.splitlines())
+        exported = await run(tmp_path, "queue", "export", "--data", data)
+        assert [json.loads(line)["urls"] for line in exported.out.splitlines()] == [
+            ["http://one.example/"], ["http://two.example/"]
+        ]  # fmt: skip
 
         failed = await run(tmp_path, "fail", NOBODY, "--why", "a test", "--data", data)
         assert (failed.code, failed.out) == (1, f"{NOBODY}\tnot_found: there is no task {NOBODY}\n")
