@@ -39,6 +39,7 @@ from libp2p.io.exceptions import IOException, MessageTooLarge
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.exceptions import StreamError
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
@@ -50,6 +51,7 @@ from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.rcmgr.manager import new_resource_manager
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL_ID
 from libp2p.security.noise.transport import Transport as Noise
+from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL_ID
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 from libp2p.transport.tcp.tcp import TCP
@@ -92,6 +94,13 @@ MAX_RPC_PARTS: Final = 256
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 #: Above it the stream is closed. A peer that keeps to the window stays below by far.
 MAX_BUFFERED_BYTES: Final = 2 * STREAM_WINDOW_BYTES
+#: All streams of one connection together; what is read as it comes never adds up to it.
+MAX_BUFFERED_PER_CONNECTION_BYTES: Final = 16 * 1024 * 1024
+#: A stream that holds no more isn't worth adding up; so many streams at once, both sides', have room for that.
+SMALL_BUFFER_BYTES: Final = 16 * 1024
+MAX_STREAMS_PER_CONNECTION: Final = 1024
+#: How long a peer may take to close a stream that we are done with. Until then it counts as one of its streams.
+LINGER_S: Final = 5.0
 #: Streams that one peer may hold open; a busy Kubo has some twenty. All peers share 10,000.
 MAX_STREAMS_PER_PEER: Final = 64
 #: One dial of one address: TCP, Noise and yamux.
@@ -169,17 +178,32 @@ async def _give_window_back(self: YamuxStream, *, bytes_read: int = 0) -> None:
 class _Buffer(bytearray):
     """What a stream has received and nobody has read yet. 0.8.1 only logs a peer that ignores the window."""
 
+    of_connection: _Buffers
+
     def extend(self, data: Any) -> None:
         if len(self) + len(data) > MAX_BUFFERED_BYTES:
             raise MalformedInput(f"a peer sent {len(data)} bytes beyond the window")
+        if len(self) + len(data) > SMALL_BUFFER_BYTES and not self.of_connection.has_room(len(data)):
+            raise MalformedInput(f"a peer sent {len(data)} bytes more on streams that nobody reads")
         super().extend(data)
 
 
 class _Buffers(dict[int, bytearray]):
-    """The buffers of one connection, each bounded."""
+    """The buffers of one connection: each bounded, and all together, and how many there are.
+
+    A peer may keep to the window of each stream, and open another and another.
+    """
 
     def __setitem__(self, stream_id: int, buffer: bytearray) -> None:
-        super().__setitem__(stream_id, _Buffer(buffer))
+        if len(self) >= MAX_STREAMS_PER_CONNECTION:  # of a class at which 0.8.1 closes the connection
+            raise ConnectionAbortedError(f"a peer holds {len(self)} streams open")
+        bounded = _Buffer(buffer)
+        bounded.of_connection = self
+        super().__setitem__(stream_id, bounded)
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Whether all streams together may hold so much more."""
+        return sum(map(len, self.values())) + more_bytes <= MAX_BUFFERED_PER_CONNECTION_BYTES
 
 
 class HardenedYamux(Yamux):
@@ -446,6 +470,7 @@ def _guarded(handle: Callable[[INetStream], Any], admission: Admission) -> Calla
         open_streams[peer] += 1
         try:
             await handle(stream)
+            await _let_go(stream)
         except Exception as fault:  # noqa: BLE001 - supervision boundary: a stranger's stream ends, the node doesn't
             peer_id = str(peer)
             log.debug("stream_failed", peer=peer_id, fault=repr(fault))
@@ -462,6 +487,22 @@ def _guarded(handle: Callable[[INetStream], Any], admission: Admission) -> Calla
                 del open_streams[peer]
 
     return guarded
+
+
+async def _let_go(stream: INetStream) -> None:
+    """Read away what still comes on a stream that we are done with, and reset it if the peer doesn't close it.
+
+    0.8.1 leaves it half open: a peer that asks who we are, again and again, can fill a window each time, for ever.
+    """
+    with trio.move_on_after(LINGER_S):
+        try:
+            while await stream.read(SMALL_BUFFER_BYTES):
+                pass
+        except (StreamError, IOException, MuxedStreamError):  # the ways in which it is closed
+            return
+        return
+    with trio.move_on_after(1):
+        await stream.reset()
 
 
 def build_pubsub(host: BasicHost, *, topic: str, admission: Admission) -> tuple[HardenedPubsub, HardenedGossipSub]:

@@ -19,6 +19,7 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.custom_types import TProtocol
 from libp2p.host.exceptions import StreamFailure
 from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
@@ -271,6 +272,56 @@ async def test_a_peer_that_ignores_the_window_fills_no_memory() -> None:
         await eventually(lambda: sum(map(len, buffers.values())) > MAX_BUFFERED_BYTES / 2)
 
         assert sum(map(len, buffers.values())) <= MAX_BUFFERED_BYTES
+        await answers(str(victim.get_addrs()[0]))
+
+
+async def test_streams_that_we_are_done_with_are_reset_and_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardened, "LINGER_S", 0.3)
+    async with open_host() as victim, open_stranger() as mallory:
+        await connect(mallory, victim)
+        (connection,) = victim.get_network().get_connections(mallory.get_id())
+        before = len(connection.muxed_conn.streams)
+        for _ in range(30):  # each is answered and half closed by the victim, and kept open by mallory
+            stream = await mallory.new_stream(victim.get_id(), [TProtocol("/ipfs/id/1.0.0")])
+            await stream.write(bytes(200_000))
+        buffers = connection.muxed_conn.stream_buffers
+        await eventually(lambda: not sum(map(len, buffers.values())))
+        await eventually(lambda: len(connection.muxed_conn.streams) <= before)
+
+
+def _syn(stream_id: int) -> bytes:
+    """The frame that opens a stream; by frames alone, since mallory's own libp2p keeps to the caps as well."""
+    return struct.pack(YAMUX_HEADER_FORMAT, 0, 1, 1, stream_id, 0)
+
+
+async def test_a_peer_that_opens_streams_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardened, "MAX_STREAMS_PER_CONNECTION", 20)
+    async with open_host() as victim, open_stranger() as mallory:
+        await connect(mallory, victim)
+        (connection,) = mallory.get_network().get_connections(victim.get_id())
+        with contextlib.suppress(RawConnError):
+            for n in range(30):
+                await connection.muxed_conn._write_frame(_syn(1001 + 2 * n))
+        await eventually(lambda: not victim.get_network().connections)
+        await answers(str(victim.get_addrs()[0]))
+
+
+async def test_streams_that_each_keep_to_their_window_fill_no_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_read(_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(hardened, "MAX_BUFFERED_PER_CONNECTION_BYTES", 150_000)
+    async with open_host() as victim, open_stranger() as mallory:
+        victim.set_stream_handler(TProtocol("/hold/1"), never_read)
+        await connect(mallory, victim)
+        for _ in range(20):
+            stream = await mallory.new_stream(victim.get_id(), [TProtocol("/hold/1")])
+            await stream.write(bytes(60_000))
+        (connection,) = victim.get_network().get_connections(mallory.get_id())
+        buffers = connection.muxed_conn.stream_buffers
+        await eventually(lambda: sum(map(len, buffers.values())) > 60_000)
+
+        assert sum(map(len, buffers.values())) <= 150_000
         await answers(str(victim.get_addrs()[0]))
 
 
