@@ -29,6 +29,7 @@ from rendezvous.door.routes import ROUTES
 from rendezvous.settings import RootSettings
 from swarm.cli.swarm import cli as swarm_cli
 from swarm.cli.worker import worker as worker_cli
+from swarm.cli.worker_money import redeem, wallet
 from swarm.model import MOVES, RETRYABLE_REASONS, Reason, RefusalCode
 from swarm.settings import ENVIRONMENT_PREFIX, Declared, declared
 from swarm.worker.settings import WorkerSettings
@@ -38,9 +39,18 @@ MADE = "<!-- made by scripts/docs.py of what the code declares; change that, the
 HELP_COLUMNS = 96
 
 
+PROGRAMS: tuple[tuple[str, click.Command], ...] = (
+    ("swarm", swarm_cli),
+    ("swarm-worker", worker_cli),
+    ("swarm-worker wallet", wallet),
+    ("swarm-worker redeem", redeem),
+    ("swarm-root", root_cli),
+)
+
+
 def commands() -> Iterator[str]:
     yield "# Commands"
-    for program, command in (("swarm", swarm_cli), ("swarm-worker", worker_cli), ("swarm-root", root_cli)):
+    for program, command in PROGRAMS:
         yield f"\n## {program}"
         yield from _help(click.Context(command, info_name=program, max_content_width=HELP_COLUMNS))
 

@@ -32,7 +32,7 @@ import orjson
 from swarm.content.manifest import Manifest, decode_manifest
 from swarm.content.walk import FileWalk
 from swarm.errors import ContentMismatch, DoorRefused, DoorUnreachable, MalformedInput, PeerError
-from swarm.model import Cid, JobId, Status, TaskId
+from swarm.model import Cid, JobId, Settle, Status, TaskId
 from swarm.wire import (
     MAX_MANIFEST_BYTES,
     MAX_SUBMISSION_BYTES,
@@ -187,6 +187,7 @@ class Client:
         job: JobId | None = None,
         token: str | None = None,
         budget_wei: int | None = None,
+        settle: Settle | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Receipt:
         """Submit any number of tasks as one job, in chunks that the door takes.
@@ -198,6 +199,7 @@ class Client:
             token: makes a later call with the same token and tasks go on where this one was cut off, instead of
                 submitting twice. Choose it anew for each submission that you mean.
             budget_wei: the most that the rewards of a new job may come to, wei; later submissions to it included.
+            settle: how the tasks of a new job are paid for, for good; None is each by itself.
             on_progress: called with the number of tasks submitted so far.
 
         Raises:
@@ -210,7 +212,9 @@ class Client:
         warnings: dict[str, None] = {}
         created = 0
         for number, chunk in enumerate(_chunks(tasks)):
-            body = encode({"tasks": chunk, "job": job, **(_of_new_job(name, budget_wei) if job is None else {})})
+            body = encode(
+                {"tasks": chunk, "job": job, **(_of_new_job(name, budget_wei, settle) if job is None else {})}
+            )
             key = hashlib.sha256(b"%s/%d/%s" % (token.encode(), number, body)).hexdigest()
             answer = self._call("POST", "/v1/tasks", Submitted, body=body, headers={"Idempotency-Key": key})
             job = answer.job
@@ -435,9 +439,9 @@ def _refusal(response: httpx.Response) -> DoorRefused:
     )
 
 
-def _of_new_job(name: str | None, budget_wei: int | None) -> dict[str, str]:
+def _of_new_job(name: str | None, budget_wei: int | None, settle: Settle | None) -> dict[str, str]:
     """What the submission that makes a job says of it."""
-    told = {"name": name, "budget_wei": None if budget_wei is None else str(budget_wei)}
+    told = {"name": name, "budget_wei": None if budget_wei is None else str(budget_wei), "settle": settle}
     return {key: value for key, value in told.items() if value}
 
 

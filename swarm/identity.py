@@ -25,7 +25,17 @@ from swarm.errors import ConfigurationError, DirectoryLocked
 from swarm.model import Address
 from swarm.signing import peer_id_from_seed
 
-__all__ = ["Identity", "load_identity", "lock_directory", "open_identity", "read_private", "write_private"]
+__all__ = [
+    "Identity",
+    "load_identity",
+    "lock_directory",
+    "open_identity",
+    "parse_private_key",
+    "read_address",
+    "read_eth_key",
+    "read_private",
+    "write_private",
+]
 
 LOCK_FILE: Final = "lock"
 ETH_FILE: Final = "eth.key"
@@ -140,6 +150,45 @@ def load_identity(directory: Path) -> Identity:
         peer_id=peer_id_from_seed(seed),
         instance=_instance(directory / INSTANCE_FILE),
     )
+
+
+def read_address(directory: Path) -> Address:
+    """Whose directory it is; it isn't locked and nothing is made.
+
+    Raises:
+        ConfigurationError: no worker ran there, or the key is damaged or readable by others.
+    """
+    return _read_eth_key(directory)[0]
+
+
+def read_eth_key(directory: Path) -> bytes:
+    """The Ethereum key of a directory, 32 bytes, secret; it isn't locked and nothing is made.
+
+    Raises:
+        ConfigurationError: no worker ran there, or the key is damaged or readable by others.
+    """
+    return _read_eth_key(directory)[1]
+
+
+def _read_eth_key(directory: Path) -> tuple[Address, bytes]:
+    if read_private(directory / ETH_FILE) is None:
+        raise ConfigurationError(f"no worker ran in {directory}", hint="name its data directory with --data")
+    return _eth_key(directory / ETH_FILE)
+
+
+def parse_private_key(text: str, *, place: Path) -> bytes:
+    """A private key as people keep it: 64 hex digits, with or without ``0x``.
+
+    Raises:
+        ConfigurationError: it isn't one; the text isn't repeated.
+    """
+    try:
+        key = bytes.fromhex(text.strip().removeprefix("0x"))
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES or not any(key):
+        raise ConfigurationError(f"{place} holds no private key", hint="it has 64 hex digits, with or without 0x")
+    return key
 
 
 def _eth_key(path: Path) -> tuple[Address, bytes]:

@@ -186,7 +186,14 @@ class FakeDoor:
             return 200, self.answered[digest]
         submission = json.loads(body)
         job = submission.get("job") or f"01930000-0000-7000-8000-{len(self.jobs):012d}"
-        self.jobs.setdefault(job, {"name": submission.get("name"), "budget_wei": submission.get("budget_wei")})
+        self.jobs.setdefault(
+            job,
+            {
+                "name": submission.get("name"),
+                "budget_wei": submission.get("budget_wei"),
+                "settle": submission.get("settle"),
+            },
+        )
         known = {task["urls"][0]: task["id"] for task in self.tasks.values() if task["job"] == job}
         results = []
         for new in submission["tasks"]:

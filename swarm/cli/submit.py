@@ -36,6 +36,7 @@ SHOWN_PROGRESS_FROM: Final = 2_000
         ("one record a row", "swarm submit https://example.com/list --each tr --extract name=td::text"),
         ("from another program", "generate-urls | swarm submit - --extract title=title::text --name nightly"),
         ("paid, and never more than this", "swarm submit urls.txt --reward 0.001eth --budget 1eth"),
+        ("many small rewards", "swarm submit urls.txt --reward 20gwei --settle channel"),
         ("in a script", "job=$(swarm submit urls.txt --detach) && swarm watch $job && swarm results $job -o out.jsonl"),
     ],
 )
@@ -54,6 +55,11 @@ SHOWN_PROGRESS_FROM: Final = 2_000
 @click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Returned with each result.")
 @click.option("--reward", metavar="AMOUNT", help="What each task pays the worker: 0.001eth, 20gwei, 5000wei.")
 @click.option("--budget", metavar="AMOUNT", help="The most that the job's rewards may come to.")
+@click.option(
+    "--settle",
+    type=click.Choice(["task", "channel"]),
+    help="How rewards are paid: each task by itself, or by vouchers, for a fraction of the gas.  [default: task]",
+)
 @click.option("--detach", "-d", is_flag=True, help="Don't watch; print the job's id and leave.")
 @as_json
 def submit(
@@ -71,6 +77,7 @@ def submit(
     meta: tuple[str, ...],
     reward: str | None,
     budget: str | None,
+    settle: str | None,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -78,6 +85,7 @@ def submit(
 
     Prints the job's id. On a terminal it then watches until the job is done; Ctrl-C stops watching, never the job.
     """
+    from swarm.model import Settle
     from swarm.wire import NewTask, Requires
 
     urls = list(read_urls(sources))
@@ -96,7 +104,7 @@ def submit(
     name = name or next((Path(source).name for source in sources if is_file(source)), None)
     tasks = (NewTask(urls=(url,), **shape) for url in urls)
     with connect() as client:
-        token = Token.of(name, [*urls, repr(shape), str(budget_wei)], os.environ)
+        token = Token.of(name, [*urls, repr(shape), str(budget_wei), *([settle] if settle else [])], os.environ)
         if reward_wei and not token.goes_on:
             try:
                 account = client.account()
@@ -107,7 +115,12 @@ def submit(
                 raise
         progress = _Progress(len(urls))
         receipt = client.submit(
-            tasks, name=name and name[:64], token=token.value, budget_wei=budget_wei, on_progress=progress
+            tasks,
+            name=name and name[:64],
+            token=token.value,
+            budget_wei=budget_wei,
+            settle=Settle(settle) if settle else None,
+            on_progress=progress,
         )
         progress.end()
         token.forget()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from swarm import __version__
-from swarm.errors import DirectoryLocked, DoorRefused, DoorUnreachable, SwarmError
+from swarm.errors import DirectoryLocked, DoorRefused, SwarmError, UnreachableError
 from swarm.model import RefusalCode
 from swarm.settings import Declared, declared, load
 from swarm.worker.settings import ROOT_PREFIX, WorkerSettings
@@ -25,6 +25,9 @@ VERSION: Final = 4
 REVOKED: Final = 5
 LOCKED: Final = 6
 
+#: What else this program does; ``swarm.cli.worker_money`` has them.
+MONEY_COMMANDS: Final = ("wallet", "redeem")
+
 EXAMPLES: Final = """\b
 Examples:
   swarm-worker 'https://root.example/join#INVITE.KEYID'
@@ -32,12 +35,14 @@ Examples:
   swarm-worker LINK --payout 0x71C7656EC7ab88b098defB751B7401B5f6d8976F
   swarm-worker LINK --data ~/second-worker        another one on this machine
   swarm-worker LINK --p2p off                     HTTPS to the door alone
+  swarm-worker wallet                             what this worker has and is owed
+  swarm-worker redeem                             have its vouchers paid out, without the root
 
 \b
 Exit codes:
   0  drained: everything was finished or given back
   2  a wrong option or setting, or the swarm doesn't admit this worker
-  3  no door answered
+  3  no door answered (wallet, redeem: no node of the chain)
   4  the swarm doesn't take this version
   5  the worker's key was revoked
   6  another process uses the data directory
@@ -94,7 +99,7 @@ def exit_code(fault: SwarmError) -> int:
     """The exit code that says what went wrong."""
     if isinstance(fault, DirectoryLocked):
         return LOCKED
-    if isinstance(fault, DoorUnreachable):
+    if isinstance(fault, UnreachableError):
         return NO_DOOR
     if isinstance(fault, DoorRefused):
         codes = {RefusalCode.VERSION_UNSUPPORTED: VERSION, RefusalCode.KEY_REVOKED: REVOKED}
@@ -104,12 +109,19 @@ def exit_code(fault: SwarmError) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (that of the process, unless told); returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command, name = worker, "swarm-worker"
+    if given and given[0] in MONEY_COMMANDS:  # a link is a URL: no command is called like one
+        from swarm.cli import worker_money
+
+        command, name = getattr(worker_money, given[0]), f"swarm-worker {given[0]}"
+        given = given[1:]
     try:
-        worker.main(args=arguments, prog_name="swarm-worker", standalone_mode=False)
+        command.main(args=given, prog_name=name, standalone_mode=False)
     except click.ClickException as wrong:
         message = wrong.format_message().rstrip(".")
         click.echo(f"error: {message[:1].lower()}{message[1:]}", err=True)
-        click.echo("       swarm-worker --help lists what there is", err=True)
+        click.echo(f"       {name} --help lists what there is", err=True)
         return USAGE
     except click.exceptions.Abort:
         return DRAINED

@@ -7,11 +7,13 @@ again. What is kept survives the root: ``swarm-worker redeem`` needs the data di
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 import structlog
 import trio
@@ -43,8 +45,8 @@ class KeepsVouchers(Protocol):
         """Keep that; raises ``StoreFull``."""
         ...
 
-    async def keep_voucher(self, kept: KeptVoucher, *, rpc: str | None, tasks: Iterable[tuple[TaskId, int]]) -> None:
-        """Keep a voucher for these tasks, durably, and a node to redeem it through; raises ``StoreFull``."""
+    async def keep_voucher(self, kept: KeptVoucher, *, tasks: Iterable[tuple[TaskId, int]]) -> None:
+        """Keep a voucher for these tasks, durably; raises ``StoreFull``."""
         ...
 
 
@@ -72,7 +74,6 @@ class Earnings:
     Args:
         book: keeps them.
         account: whose are taken.
-        rpc: the node that the settings name, kept beside each voucher.
         seen: told the amount of the last one that was taken, by payer.
     """
 
@@ -81,12 +82,10 @@ class Earnings:
         book: KeepsVouchers,
         account: Account,
         *,
-        rpc: str | None,
         seen: Callable[[Address, int], None],
     ) -> None:
         self._book: Final = book
         self._account: Final = account
-        self._rpc: Final = rpc
         self._seen: Final = seen
         self._one_at_a_time: Final = trio.Lock()
         self.last = book.last_voucher(account.escrow, account.payer, account.payee)
@@ -120,7 +119,7 @@ class Earnings:
             return
         try:
             paid = [(each.task, each.generation) for each in told.tasks]
-            await self._book.keep_voucher(checked, rpc=self._rpc, tasks=paid)
+            await self._book.keep_voucher(checked, tasks=paid)
         except StoreFull as full:
             log.warning("voucher_not_kept", **facts, reason=str(full))  # the next one lists its tasks again
             return
@@ -136,6 +135,7 @@ async def open_earnings(
     *,
     address: Address,
     payout: Address | None,
+    door_url: str,
     seen: Callable[[Address, int], None],
 ) -> AsyncIterator[Earnings | None]:
     """What a worker of this swarm earns; None where nobody is named who pays.
@@ -145,6 +145,7 @@ async def open_earnings(
         path: the book of vouchers; made where there is none.
         address: this worker's own.
         payout: who is paid for its work instead.
+        door_url: where the settings come from.
         seen: told the amount of the last voucher that was taken, by payer.
 
     *Resource handling*: the book is open while the block is.
@@ -154,4 +155,26 @@ async def open_earnings(
         yield None
         return
     async with open_voucher_book(path, clock=time.time) as book:
-        yield Earnings(book, account, rpc=ethereum.rpc, seen=seen)
+        try:
+            await book.note_account(account, rpc=_believable(ethereum.rpc, door_url))
+        except StoreFull as full:
+            log.warning("account_not_kept", reason=str(full))  # vouchers that come are kept once there is room
+        yield Earnings(book, account, seen=seen)
+
+
+def _believable(rpc: str | None, door_url: str) -> str | None:
+    """The node that the settings name, unless it is in this machine's network and the door isn't.
+
+    Nobody else's settings make this machine speak to its own services.
+    """
+    if rpc is None or (_is_private(rpc) and not _is_private(door_url)):
+        return None
+    return rpc if urlsplit(rpc).scheme in ("http", "https") else None
+
+
+def _is_private(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return host == "localhost" or host.endswith((".localhost", ".local", ".internal")) or "." not in host

@@ -218,6 +218,7 @@ async def work(
             identity.directory / VOUCHERS_FILE,
             address=identity.address,
             payout=settings.payout,
+            door_url=door.url,
             seen=turns.took_voucher,
         ) as earnings,
         trio.open_nursery() as disk,

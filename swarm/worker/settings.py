@@ -64,6 +64,12 @@ class WorkerSettings:
     contact: str | None = setting(
         "how a site's owner reaches you, a URL or an e-mail address; sent in User-Agent", default=None, parse=text
     )
+    rpc: str | None = setting(
+        "the JSON-RPC of an Ethereum node that you trust; by default the one that the swarm's settings name",
+        default=None,
+        parse=text,
+        secret=True,
+    )
     ca_file: Path | None = setting("certificates to trust the door by, a PEM file", default=None, parse=directory)
     grace_s: float = setting(
         "how long running tasks may go on after the first Ctrl-C",

@@ -20,9 +20,9 @@ import trio
 from swarm.errors import ConfigurationError, StoreFull
 from swarm.model import Address, TaskId
 from swarm.vouchers import Escrow, Voucher
-from swarm.worker.promises import Expected, KeptVoucher
+from swarm.worker.promises import Account, Expected, KeptVoucher
 
-__all__ = ["VOUCHERS_FILE", "NotedVoucher", "VoucherBook", "last_vouchers", "open_voucher_book"]
+__all__ = ["VOUCHERS_FILE", "NotedAccount", "NotedVoucher", "VoucherBook", "open_voucher_book", "read_book"]
 
 VOUCHERS_FILE: Final = "vouchers.db"
 #: The schema; a newer file is refused rather than misread.
@@ -32,6 +32,15 @@ EXPECT_S: Final = 90 * 86_400.0
 
 #: What tasks are to be paid until a voucher does, and all vouchers that were taken.
 _SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS accounts (
+    chain_id INTEGER NOT NULL,
+    contract TEXT NOT NULL,
+    payer TEXT NOT NULL,
+    payee TEXT NOT NULL,
+    rpc TEXT,
+    written_at REAL NOT NULL,
+    PRIMARY KEY (chain_id, contract, payer, payee)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS expected (
     task TEXT NOT NULL,
     generation INTEGER NOT NULL,
@@ -49,26 +58,25 @@ CREATE TABLE IF NOT EXISTS vouchers (
     tasks_root BLOB NOT NULL,
     signature BLOB NOT NULL,
     tasks INTEGER NOT NULL,
-    rpc TEXT,
     written_at REAL NOT NULL,
     PRIMARY KEY (chain_id, contract, payer, payee, cumulative_wei)
 ) WITHOUT ROWID
 """
 _EXPECT: Final = "INSERT OR REPLACE INTO expected VALUES (?, ?, ?, ?, ?)"
 _FORGET: Final = "DELETE FROM expected WHERE task = ? AND generation = ?"
-_KEEP: Final = "INSERT OR REPLACE INTO vouchers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_KEEP: Final = "INSERT OR REPLACE INTO vouchers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_JOIN: Final = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?)"
 _READ: Final = (
-    "SELECT chain_id, contract, payer, payee, cumulative_wei, tasks_root, signature, tasks, rpc "
+    "SELECT chain_id, contract, payer, payee, cumulative_wei, tasks_root, signature, tasks "
     "FROM vouchers ORDER BY written_at"
 )
 
 
 @attrs.frozen(kw_only=True)
 class NotedVoucher:
-    """A voucher in the book, and the node that the settings named when it came."""
+    """A voucher in the book."""
 
     kept: KeptVoucher
-    rpc: str | None
 
     @property
     def channel(self) -> tuple[Escrow, Address, Address]:
@@ -85,6 +93,16 @@ class VoucherBook:
         self._clock: Final = clock
         self._writing: Final = trio.Lock()
         self._expected = _read_expected(connection, since=clock() - EXPECT_S)
+
+    async def note_account(self, account: Account, *, rpc: str | None) -> None:
+        """Note whom this worker works for, and the node that the settings name.
+
+        Raises:
+            StoreFull: the disk is full.
+        """
+        escrow = account.escrow
+        where = (escrow.chain_id, escrow.address, account.payer, account.payee)
+        await self._write([(_JOIN, (*where, rpc, self._clock()))])
 
     def last_voucher(self, escrow: Escrow, payer: Address, payee: Address) -> KeptVoucher | None:
         """The voucher of the greatest amount that was taken; None where there is none. Sync: for the start."""
@@ -106,7 +124,7 @@ class VoucherBook:
         row = (task, generation, expected.result, str(expected.reward_wei), self._clock())
         await self._write([(_EXPECT, row)])
 
-    async def keep_voucher(self, kept: KeptVoucher, *, rpc: str | None, tasks: Iterable[tuple[TaskId, int]]) -> None:
+    async def keep_voucher(self, kept: KeptVoucher, *, tasks: Iterable[tuple[TaskId, int]]) -> None:
         """Keep a voucher that pays for these tasks; durable when this returns.
 
         Raises:
@@ -114,7 +132,7 @@ class VoucherBook:
         """
         paid = [key for key in tasks if key in self._expected]
         forgetting = [(_FORGET, key) for key in paid]
-        await self._write([(_KEEP, _row_of(kept, rpc=rpc, at=self._clock())), *forgetting])
+        await self._write([(_KEEP, _row_of(kept, at=self._clock())), *forgetting])
         for key in paid:
             del self._expected[key]
 
@@ -175,11 +193,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _row_of(kept: KeptVoucher, *, rpc: str | None, at: float) -> tuple[Any, ...]:
+def _row_of(kept: KeptVoucher, *, at: float) -> tuple[Any, ...]:
     """A row of ``vouchers``."""
     voucher = kept.voucher
     where = (kept.escrow.chain_id, kept.escrow.address, voucher.requester, voucher.worker)
-    return (*where, str(voucher.cumulative_wei), voucher.tasks_root, kept.signature, kept.tasks, rpc, at)
+    return (*where, str(voucher.cumulative_wei), voucher.tasks_root, kept.signature, kept.tasks, at)
 
 
 def _read_all(connection: sqlite3.Connection) -> list[NotedVoucher]:
@@ -193,10 +211,9 @@ def _read_all(connection: sqlite3.Connection) -> list[NotedVoucher]:
                 ),
                 signature=bytes(signature),
                 tasks=tasks,
-            ),
-            rpc=rpc,
+            )
         )
-        for chain_id, contract, payer, payee, cumulative_wei, root, signature, tasks, rpc in connection.execute(_READ)
+        for chain_id, contract, payer, payee, cumulative_wei, root, signature, tasks in connection.execute(_READ)
     ]
 
 
@@ -211,8 +228,18 @@ def _read_expected(connection: sqlite3.Connection, *, since: float) -> dict[tupl
     }
 
 
-def last_vouchers(path: Path) -> list[NotedVoucher]:
-    """The last voucher of each channel in a book, which a worker may have open.
+@attrs.frozen(kw_only=True)
+class NotedAccount:
+    """Whom this worker works for, and the node that the settings named last."""
+
+    escrow: Escrow
+    payer: Address
+    payee: Address
+    rpc: str | None
+
+
+def read_book(path: Path) -> list[tuple[NotedAccount, NotedVoucher | None]]:
+    """Each account with its last voucher, the latest account last; a worker may have the book open.
 
     Raises:
         ConfigurationError: the file can't be read.
@@ -220,12 +247,17 @@ def last_vouchers(path: Path) -> list[NotedVoucher]:
     if not path.exists():
         return []
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
-        try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
             connection.execute("PRAGMA query_only=ON")
+            accounts = connection.execute(
+                "SELECT chain_id, contract, payer, payee, rpc FROM accounts ORDER BY written_at"
+            ).fetchall()
             found = _read_all(connection)
-        finally:
-            connection.close()
     except sqlite3.Error as fault:
         raise ConfigurationError(f"the book of vouchers {path} can't be read: {fault}") from fault
-    return list({each.channel: each for each in sorted(found, key=lambda each: each.kept.cumulative_wei)}.values())
+    last = {each.channel: each for each in sorted(found, key=lambda each: each.kept.cumulative_wei)}
+    noted = []
+    for chain_id, contract, payer, payee, rpc in accounts:
+        account = NotedAccount(escrow=Escrow(chain_id=chain_id, address=contract), payer=payer, payee=payee, rpc=rpc)
+        noted.append((account, last.get((account.escrow, payer, payee))))
+    return noted

@@ -52,6 +52,14 @@ def test_a_reward_and_a_budget_travel_with_the_submission(door: FakeDoor, capsys
     assert door.jobs[out.strip()]["budget_wei"] == str(10**17)
 
 
+def test_how_a_job_is_settled_travels_with_the_submission(door: FakeDoor, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--reward", "20gwei", "--settle", "channel", "--detach")
+    code, out, _ = swarm(capsys, "submit", "urls.txt", *options)
+
+    assert code == 0
+    assert door.jobs[out.strip()]["settle"] == "channel"
+
+
 @pytest.mark.parametrize(
     ("options", "account", "expected"),
     [

@@ -15,9 +15,9 @@ from swarm.content.cid import parse_cid, raw_cid
 from swarm.errors import StoreFull
 from swarm.vouchers import EMPTY_TASKS_ROOT, Escrow, Voucher, chain_task_id, next_tasks_root, sign_voucher
 from swarm.wire import EthereumSettings, Grant, SignedVoucher, TaskBody, VoucherTask
-from swarm.worker.earnings import Earnings, account_of
+from swarm.worker.earnings import Earnings, account_of, open_earnings
 from swarm.worker.promises import Account, Expected, KeptVoucher, Objection, check_voucher
-from swarm.worker.voucher_book import last_vouchers, open_voucher_book
+from swarm.worker.voucher_book import open_voucher_book, read_book
 
 REWARD = 10**15
 
@@ -186,24 +186,26 @@ async def test_what_was_taken_is_there_after_a_restart_and_readable_beside_a_run
     path = tmp_path / "vouchers.db"
 
     async with open_voucher_book(path, clock=lambda: 1_000.0) as book:
-        earnings = Earnings(book, ACCOUNT, rpc="http://127.0.0.1:8545", seen=seen.__setitem__)
+        earnings = Earnings(book, ACCOUNT, seen=seen.__setitem__)
         for each in TASKS:
             await earnings.expect(grant(each), each.result)
         with trio.fail_after(20):
             await earnings.take([told(0, 1), told(0, 2), told(1, 3, key="mallory")])
         assert seen == {PAYER: 2 * REWARD + 1}
-        (noted,) = last_vouchers(path)
-        assert (noted.kept, noted.rpc) == (earnings.last, "http://127.0.0.1:8545")
+        await book.note_account(ACCOUNT, rpc="http://127.0.0.1:8545")
+        ((account, noted),) = read_book(path)
+        assert noted is not None
+        assert (noted.kept, account.rpc) == (earnings.last, "http://127.0.0.1:8545")
 
     seen.clear()
     async with open_voucher_book(path, clock=lambda: 2_000.0) as book:
-        earnings = Earnings(book, ACCOUNT, rpc=None, seen=seen.__setitem__)
+        earnings = Earnings(book, ACCOUNT, seen=seen.__setitem__)
         assert seen == {PAYER: 2 * REWARD + 1}
         with trio.fail_after(20):
             await earnings.take([told(2, 5)])  # what was done before the restart is known still
         assert earnings.last is not None
         assert earnings.last.tasks == 5
-    assert [noted.kept.tasks for noted in last_vouchers(path)] == [5]
+    assert [noted.kept.tasks for _, noted in read_book(path) if noted is not None] == [5]
 
 
 async def test_a_full_disk_keeps_the_last_voucher_and_the_next_one_makes_up(tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ async def test_a_full_disk_keeps_the_last_voucher_and_the_next_one_makes_up(tmp_
                     raise StoreFull("disk")
                 await book.keep_voucher(kept, **given)
 
-        earnings = Earnings(Disk(), ACCOUNT, rpc=None, seen=seen.__setitem__)
+        earnings = Earnings(Disk(), ACCOUNT, seen=seen.__setitem__)
         for each in TASKS:
             await earnings.expect(grant(each), each.result)
         with trio.fail_after(20):
@@ -232,7 +234,7 @@ async def test_a_full_disk_keeps_the_last_voucher_and_the_next_one_makes_up(tmp_
 
 async def test_tasks_that_are_paid_another_way_are_not_expected(tmp_path: Path) -> None:
     async with open_voucher_book(tmp_path / "vouchers.db", clock=lambda: 1_000.0) as book:
-        earnings = Earnings(book, ACCOUNT, rpc=None, seen=lambda payer, wei: None)
+        earnings = Earnings(book, ACCOUNT, seen=lambda payer, wei: None)
         await earnings.expect(grant(TASKS[0], voucher_wei=None), TASKS[0].result)
         assert book.expected(TASKS[0].task, 1) is None
 
@@ -248,4 +250,29 @@ def test_a_swarm_that_names_no_payer_has_no_vouchers() -> None:
 
 
 def test_a_directory_without_a_book_has_no_vouchers(tmp_path: Path) -> None:
-    assert last_vouchers(tmp_path / "vouchers.db") == []
+    assert read_book(tmp_path / "vouchers.db") == []
+
+
+@pytest.mark.parametrize(
+    ("rpc", "door", "kept"),
+    [
+        ("http://127.0.0.1:8545", "http://127.0.0.1:8765", True),
+        ("https://node.example/v3", "https://root.example", True),
+        ("http://127.0.0.1:8545", "https://root.example", False),
+        ("http://10.0.0.7:6379", "https://root.example", False),
+        ("http://localhost:80", "https://root.example", False),
+        ("http://intranet", "https://root.example", False),
+        ("file:///etc/passwd", "http://127.0.0.1:8765", False),
+    ],
+)
+async def test_a_swarm_elsewhere_names_no_node_in_this_machines_network(
+    tmp_path: Path, rpc: str, door: str, kept: bool
+) -> None:
+    paid = EthereumSettings(network="hardhat", chain_id=31337, contract=OTHER, payer=PAYER, rpc=rpc)
+    path = tmp_path / "vouchers.db"
+    async with open_earnings(
+        paid, path, address=PAYEE, payout=None, door_url=door, seen=lambda payer, wei: None
+    ) as earnings:
+        assert earnings is not None
+    ((account, noted),) = read_book(path)
+    assert (account.rpc, noted) == (rpc if kept else None, None)

@@ -1,0 +1,289 @@
+"""``swarm-worker wallet`` and ``swarm-worker redeem``: what a worker earned, and having it paid out without the root.
+
+Both read the data directory, also beside a worker that runs, and ask one node of the chain: the owner's own (``--rpc``)
+or the one that the swarm's settings name. Which one it was is always said.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from swarm.amounts import show_wei
+from swarm.errors import ConfigurationError
+from swarm.settings import declared, load
+from swarm.worker.settings import ROOT_PREFIX, WorkerSettings
+
+if TYPE_CHECKING:
+    from swarm.chain_reader import ChainReader, Channel
+    from swarm.model import Address
+    from swarm.worker.voucher_book import NotedAccount, NotedVoucher
+
+__all__ = ["redeem", "wallet"]
+
+#: A redemption that brings less than this many times its gas is better waited with (`escrow.md` §4).
+WORTH_TIMES: Final = 20
+OWN: Final = "your --rpc"
+TOLD: Final = "the node that the swarm's settings name"
+
+WALLET_EXAMPLES: Final = """\b
+Examples:
+  swarm-worker wallet
+  swarm-worker wallet --rpc http://127.0.0.1:8545 --json
+  swarm-worker wallet --data ~/second-worker
+"""
+REDEEM_EXAMPLES: Final = """\b
+Examples:
+  swarm-worker redeem                              asks before it sends; this worker's key pays the gas
+  swarm-worker redeem --rpc https://node.example   by a node that you trust
+  swarm-worker redeem --key-file gas.key --yes     another key pays the gas; the worker is paid all the same
+  swarm-worker redeem --show                       the vouchers, for anyone to send; nothing is sent
+"""
+
+
+def _options(*fields: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for one in declared(WorkerSettings):
+            if one.field in fields:
+                shown = f"{one.help}  [{one.variable}]"
+                command = click.option(f"--{one.option}", one.field, metavar=one.option.upper(), help=shown)(command)
+        return command
+
+    return decorate
+
+
+# ── wallet ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(epilog=WALLET_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@_options("data", "rpc")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object on stdout")
+def wallet(as_json: bool, **given: Any) -> None:
+    """Show what this worker has and is owed: its ether, its channels, earned by vouchers, redeemed.
+
+    The worker may be running. Amounts on the chain are those of the newest block.
+    """
+    from swarm.chain_reader import open_chain_reader
+    from swarm.identity import read_address
+
+    settings = _settings(given)
+    directory = settings.data.expanduser()
+    address = read_address(directory)
+    accounts = _accounts(directory)
+    shown: dict[str, Any] = {"address": address, "channels": []}
+    for payee in dict.fromkeys(account.payee for account, _ in accounts if account.payee != address):
+        shown["payout"] = payee
+    url, whose = _node(settings, accounts)
+    if url is None:
+        shown["channels"] = [_told(account, noted, None, None) for account, noted in accounts]
+    else:
+        with open_chain_reader(url) as node:
+            shown |= {"node": node.shown, "node_is": whose, "ether_wei": node.ether(shown.get("payout", address))}
+            for account, noted in accounts:
+                node.check_chain(account.escrow.chain_id)
+                where = (account.escrow.address, account.payer, account.payee)
+                credit_wei = node.credit(account.escrow.address, account.payee)
+                shown["channels"].append(_told(account, noted, node.channel(*where), credit_wei))
+    _print(shown, as_json=as_json)
+    if url is None:
+        click.echo("what is on the chain isn't known: give --rpc with a node of it", err=True)
+
+
+def _told(
+    account: NotedAccount, noted: NotedVoucher | None, channel: Channel | None, credit_wei: int | None
+) -> dict[str, Any]:
+    """A channel for people and programs."""
+    earned_wei = 0 if noted is None else noted.kept.cumulative_wei
+    told: dict[str, Any] = {
+        "contract": account.escrow.address,
+        "chain_id": account.escrow.chain_id,
+        "payer": account.payer,
+        "earned_wei": earned_wei,
+        "tasks": 0 if noted is None else noted.kept.tasks,
+    }
+    if channel is not None:
+        told |= {
+            "redeemed_wei": channel.settled_wei,
+            "due_wei": channel.due_wei(earned_wei),
+            "locked_wei": channel.locked_wei,
+            "credit_wei": credit_wei or 0,
+            "exit_at": channel.exit_at or None,
+        }
+    return told
+
+
+def _print(shown: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        click.echo(orjson.dumps(_texts(shown), option=orjson.OPT_INDENT_2).decode())
+        return
+    lines = [("address", shown["address"])]
+    if "payout" in shown:
+        lines.append(("payout", shown["payout"]))
+    if "node" in shown:
+        lines += [("asked", f"{shown['node']} ({shown['node_is']})"), ("ether", show_wei(shown["ether_wei"]))]
+    for channel in shown["channels"]:
+        lines += [("channel", f"{channel['contract']} on chain {channel['chain_id']}, paid by {channel['payer']}")]
+        lines += [("  earned", f"{show_wei(channel['earned_wei'])} by vouchers, for {channel['tasks']} tasks")]
+        if "locked_wei" in channel:
+            lines += [("  redeemed", show_wei(channel["redeemed_wei"])), ("  due now", show_wei(channel["due_wei"]))]
+            lines += [("  locked", show_wei(channel["locked_wei"]))]
+        if channel.get("credit_wei"):
+            lines.append(("  credited", f"{show_wei(channel['credit_wei'])}, held by the contract for you"))
+        if channel.get("exit_at"):
+            lines.append(("  exit", f"the payer may take what is locked back at {channel['exit_at']}: redeem now"))
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def _texts(value: Any) -> Any:
+    """Wei as decimal strings: no JSON number holds them."""
+    if isinstance(value, Mapping):
+        return {
+            name: str(each) if name.endswith("_wei") and each is not None else _texts(each)
+            for name, each in value.items()
+        }
+    return [_texts(each) for each in value] if isinstance(value, list) else value
+
+
+# ── redeem ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(epilog=REDEEM_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@_options("data", "rpc")
+@click.option(
+    "--key-file", type=click.Path(path_type=Path), help="the private key that pays the gas, 64 hex digits in a file"
+)
+@click.option("--show", is_flag=True, help="print the vouchers as JSON, for anyone to send; send nothing")
+@click.option("--yes", "-y", is_flag=True, help="don't ask")
+def redeem(key_file: Path | None, show: bool, yes: bool, **given: Any) -> None:
+    """Have what was earned by vouchers paid out by the contract. It needs no root.
+
+    The worker may be running. A voucher pays once, whoever sends it, and the worker's payout address alone.
+    """
+    from swarm.chain_reader import open_chain_reader
+    from swarm.identity import read_eth_key
+
+    settings = _settings(given)
+    directory = settings.data.expanduser()
+    accounts = [(account, noted) for account, noted in _accounts(directory) if noted is not None]
+    if show:
+        _show([noted for _, noted in accounts])
+        return
+    if not accounts:
+        raise ConfigurationError(
+            f"there is no voucher in {directory}", hint="vouchers come with work for jobs that are settled by channels"
+        )
+    url, whose = _node(settings, accounts)
+    if url is None:
+        raise ConfigurationError(
+            "no node of the chain is known: the swarm's settings named none",
+            hint="give --rpc, such as http://127.0.0.1:8545; any node of the chain does",
+        )
+    key = read_eth_key(directory) if key_file is None else _gas_key(key_file)
+    with open_chain_reader(url) as node:
+        click.echo(f"asking {node.shown} ({whose})", err=True)
+        for _, noted in accounts:
+            node.check_chain(noted.kept.escrow.chain_id)
+            _redeem_one(node, noted, key, yes=yes)
+
+
+def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, *, yes: bool) -> None:
+    from eth_account import Account as EthAccount
+
+    from swarm.chain_reader import redeem_data
+
+    kept = noted.kept
+    contract, payer, payee = kept.escrow.address, kept.voucher.requester, kept.voucher.worker
+    channel = node.channel(contract, payer, payee)
+    due_wei = channel.due_wei(kept.cumulative_wei)
+    if not due_wei:
+        rest_wei = kept.cumulative_wei - channel.settled_wei
+        why = f"nothing of it is locked, {show_wei(rest_wei)} are owed" if rest_wei > 0 else "all of it was paid"
+        click.echo(f"nothing to redeem from {payer}: {why}")
+        return
+    data = redeem_data(kept.voucher, kept.signature)
+    sender: Address = EthAccount.from_key(key).address
+    plan = node.prepare(contract, data, sender=sender, due_wei=due_wei)
+    click.echo(
+        f"{show_wei(due_wei)} for {payee}, from the channel of {payer}; gas costs {sender} at most "
+        f"{show_wei(plan.cost_wei)}",
+        err=True,
+    )
+    if plan.balance_wei < plan.cost_wei:
+        raise ConfigurationError(
+            f"{sender} has {show_wei(plan.balance_wei)}, and gas may cost {show_wei(plan.cost_wei)}",
+            hint="send it ether, or name another key with --key-file, or give the voucher to anyone: --show",
+        )
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigurationError("nobody can be asked whether that is right", hint="give --yes; nothing was sent")
+        if due_wei < WORTH_TIMES * plan.cost_wei:
+            click.echo("that is little for its gas: later it is more, for the same gas", err=True)
+        click.confirm("redeem it?", abort=True, err=True)
+    name = node.send(plan, chain_id=kept.escrow.chain_id, contract=contract, data=data, key=key)
+    paid_wei = node.channel(contract, payer, payee).settled_wei - channel.settled_wei
+    click.echo(f"redeemed {show_wei(paid_wei)} for {payee}: {name}")
+
+
+def _show(vouchers: list[NotedVoucher]) -> None:
+    import orjson
+
+    from swarm.chain_reader import redeem_data
+
+    told = [
+        {
+            "chain_id": noted.kept.escrow.chain_id,
+            "contract": noted.kept.escrow.address,
+            "requester": noted.kept.voucher.requester,
+            "worker": noted.kept.voucher.worker,
+            "cumulative_wei": str(noted.kept.cumulative_wei),
+            "tasks_root": "0x" + noted.kept.voucher.tasks_root.hex(),
+            "r": "0x" + noted.kept.signature[:32].hex(),
+            "vs": "0x" + noted.kept.signature[32:].hex(),
+            "call": "0x" + redeem_data(noted.kept.voucher, noted.kept.signature).hex(),
+        }
+        for noted in vouchers
+    ]
+    click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+
+
+def _gas_key(file: Path) -> bytes:
+    """A private key from a file that its owner alone may read."""
+    from swarm.identity import parse_private_key, read_private
+
+    body = read_private(file)
+    if body is None:
+        raise ConfigurationError(f"there is no file {file}", hint="--key-file names a file of 64 hex digits")
+    return parse_private_key(body.decode(errors="replace"), place=file)
+
+
+# ── both ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _settings(given: Mapping[str, Any]) -> WorkerSettings:
+    return load(WorkerSettings, given, os.environ, other_prefixes=(ROOT_PREFIX,))
+
+
+def _accounts(directory: Path) -> list[tuple[NotedAccount, NotedVoucher | None]]:
+    """Whom this worker works for, with the last voucher of each."""
+    from swarm.worker.voucher_book import VOUCHERS_FILE, read_book
+
+    return read_book(directory / VOUCHERS_FILE)
+
+
+def _node(
+    settings: WorkerSettings, accounts: Sequence[tuple[NotedAccount, NotedVoucher | None]]
+) -> tuple[str | None, str]:
+    """Which node is asked, and whose word that is."""
+    if settings.rpc is not None:
+        return settings.rpc, OWN
+    told = [account.rpc for account, _ in accounts if account.rpc is not None]
+    return (told[-1], TOLD) if told else (None, "")
