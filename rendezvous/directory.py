@@ -1,6 +1,7 @@
 """The root's data directory: its lock, the swarm's key, the operator's key, and what the swarm is called.
 
 ``swarm.key`` is the Ed25519 seed that signs ``/settings`` and is the root's peer key: who loses it loses the swarm.
+Roots that share a ledger share it too, and have a ``peer.key`` of their own for their peers.
 Files are 0600 and written whole. Commands beside a running root (invite, keys) open the directory without its lock;
 they touch the ledger alone.
 """
@@ -23,6 +24,7 @@ from swarm.identity import lock_directory, read_private, write_private
 __all__ = ["ContractFile", "RootDirectory", "SwarmFile", "find_directory", "open_directory"]
 
 SWARM_KEY: Final = "swarm.key"
+PEER_KEY: Final = "peer.key"
 OPERATOR_KEY: Final = "operator.key"
 SWARM_FILE: Final = "swarm.json"
 LEDGER: Final = "ledger.sqlite"
@@ -115,6 +117,26 @@ class RootDirectory:
     def keep_contract(self, deployed: ContractFile) -> None:
         """Note a contract that was deployed from here."""
         write_private(self.contract_file, msgspec.json.format(msgspec.json.encode(deployed)) + b"\n")
+
+    def own_seed(self) -> bytes:
+        """The Ed25519 seed of this root alone, 32 bytes, secret; made at the first call.
+
+        Roots that share the swarm's key need one each: two peers can't have the same id.
+
+        Raises:
+            ConfigurationError: its file is damaged or readable by others.
+        """
+        body = read_private(self.path / PEER_KEY)
+        if body is None:
+            body = secrets.token_hex(_SEED_BYTES).encode() + b"\n"
+            write_private(self.path / PEER_KEY, body)
+        try:
+            seed = bytes.fromhex(body.decode().strip())
+        except ValueError:
+            seed = b""
+        if len(seed) != _SEED_BYTES:
+            raise ConfigurationError(f"{self.path / PEER_KEY} is damaged", hint="delete it; a new one is made")
+        return seed
 
     @property
     def operator_key_file(self) -> Path:

@@ -152,6 +152,29 @@ class Fleet:
             worker.slots = worker.hello.slots if worker.hello else 0
             worker.stats = _read(one.stats, Stats) or Stats()
 
+    def hear_of(self, seen: Iterable[SeenWorker], *, now: float) -> tuple[tuple[WorkerRef, WorkerFacts, float], ...]:
+        """Take in who took a turn at another root's door, as the ledger has it; such a worker has no free slot here.
+
+        Args:
+            seen: who spoke lately, wherever.
+            now: ledger time, Unix seconds.
+
+        Returns:
+            Those that spoke elsewhere later than here: who, what, and when (ledger seconds).
+        """
+        elsewhere = []
+        for one in seen:
+            known = self._workers.get(one.worker)
+            if known is not None and (known.unsaved or known.session is not None or one.at <= known.seen_at):
+                continue
+            self.load((one,))
+            worker = self._workers[one.worker]
+            worker.last_turn = self._clock() - max(0.0, now - one.at)
+            worker.gossip, worker.free = False, 0
+            elsewhere.append((one.worker, worker.facts, one.at))
+        self._counted_at = -1.0
+        return tuple(elsewhere)
+
     def known(self, ref: WorkerRef, payout: Address) -> Worker:
         """The worker of this identity; from now on it is known."""
         worker = self._workers.get(ref)

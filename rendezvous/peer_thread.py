@@ -70,6 +70,7 @@ class PeerThread:
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope: trio.CancelScope | None = None
         self._outbox: trio.MemorySendChannel[bytes] | None = None
+        self._peer: Peer | None = None
         self._stopping = False
 
     def start(self) -> None:
@@ -93,6 +94,10 @@ class PeerThread:
     def publish(self, message: bytes) -> None:
         """Hand a message to the peer; dropped where it can't keep up or isn't there."""
         self._in_trio(lambda: self._send(message))
+
+    def believe(self, roots: frozenset[str]) -> None:
+        """Let the gossip of these roots pass from now on."""
+        self._in_trio(lambda: self._peer.set_roots(roots) if self._peer is not None else None)
 
     async def stop(self) -> None:
         """Cancel the peer, wait until it has hung up, join the thread."""
@@ -174,6 +179,7 @@ class PeerThread:
             return
         with self._scope:
             async with open_peer(config) as peer, trio.open_nursery() as nursery:
+                self._peer = peer
                 nursery.start_soon(self._watch, peer)
                 async for message in messages:
                     with contextlib.suppress(ClosedError):  # its node is just being replaced

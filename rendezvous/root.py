@@ -35,6 +35,7 @@ from rendezvous.door.resources import Door
 from rendezvous.door.site import Charter
 from rendezvous.door.strangers import quieten_strangers
 from rendezvous.intake import open_intakes
+from rendezvous.ledger.engine import is_shared
 from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.shared_pace import open_shared_pace
@@ -45,6 +46,7 @@ from rendezvous.room import make_room
 from rendezvous.settings import RootSettings
 from rendezvous.sockets import claim_bind, listen, peer_address, peer_port, rpc_multiaddr
 from rendezvous.store import open_store
+from rendezvous.together import follow_neighbours, introduce
 from rendezvous.wiring import (
     Place,
     build_door,
@@ -156,7 +158,8 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(open_directory(settings.data, name=settings.name))
         directory = directory.keep(url=settings.url, name=settings.name, p2p_port=_peer_port(settings, directory))
-        charter = charter_of(settings, directory)
+        location = settings.ledger or directory.ledger_url
+        charter = charter_of(settings, directory, shared=is_shared(location))
         signer = None
         if settings.rpc is not None:
             settings = _with_contract(settings, directory)
@@ -167,9 +170,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
             peer.start()
             stack.push_async_callback(peer.stop)
         pace = await stack.enter_async_context(open_shared_pace(settings.pacing))
-        ledger = await stack.enter_async_context(
-            open_ledger(settings.ledger or directory.ledger_url, _ledger_settings(settings, signer), pace=pace)
-        )
+        ledger = await stack.enter_async_context(open_ledger(location, _ledger_settings(settings, signer), pace=pace))
         pay_desk = None
         if signer is not None:
             pay_desk = await stack.enter_async_context(
@@ -183,7 +184,8 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         )
         store = await stack.enter_async_context(make_room(store, partial(collect_from, store, ledger.reader)))
         charter = attrs.evolve(charter, stores=await store.peer_ids())
-        await keep_operator_key(directory, ledger)
+        await introduce(ledger, charter, has_peer=peer is not None)
+        await keep_operator_key(directory, ledger, charter)
         door = await build_door(
             settings,
             charter=charter,
@@ -206,13 +208,8 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         )
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
-        jobs = [save_workers_often(door), door.sessions.recheck(door), door.pacer.run()]
-        jobs.append(door.watch.run())
-        webhook = webhook_of(settings, door)
-        if webhook is not None:
-            jobs.append(webhook.run())
-        if door.assigner is not None:
-            jobs.append(door.assigner.run())
+        pace = await stack.enter_async_context(open_shared_pace(settings.pacing))
+        ledger = await stack.enter_async_context(open_ledger(location, _ledger_settings(settings, signer), pace=pace))
         if pay_desk is not None:
             jobs.append(pay_desk.run())
         jobs += [intake.run() for intake in intakes]
@@ -223,7 +220,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
             jobs.append(copy_manifests(ledger, store, completed, file=directory.copies, kubo=kubo))
         announcer, woken = None, asyncio.Event()
         if peer is not None:
-            announcer = Announcer(door.fleet, root=charter.key_id, epoch=time.time_ns(), clock=time.monotonic)
+            announcer = Announcer(door.fleet, root=charter.peer_id, epoch=time.time_ns(), clock=time.monotonic)
             jobs.append(announce(announcer, woken, _publisher(peer, door)))
         # What is assigned isn't announced: gossip then only says that the root lives.
         announced = announcer if door.assigner is None else None
@@ -287,11 +284,11 @@ def _peer_port(settings: RootSettings, directory: RootDirectory) -> int | None:
 
 def _peer(settings: RootSettings, directory: RootDirectory, charter: Charter, place: Place) -> PeerThread:
     plan = PeerPlan(
-        seed=charter.seed,
+        seed=charter.peer_seed or charter.seed,
         topic=charter.topic,
         rendezvous_tag=charter.rendezvous_tag,
         listen=settings.p2p_listen or (peer_address(settings.bind, directory.swarm.p2p_port or 0),),
-        roots=frozenset({charter.key_id}),
+        roots=frozenset({charter.peer_id}),
         dht=settings.dht,
         mdns=settings.mdns,
         known_peers=directory.known_peers,
@@ -311,7 +308,7 @@ def _publisher(peer: PeerThread, door: Door) -> Callable[[bytes], None]:
 async def _ready(opened: Opened) -> Ready:
     return Ready(
         door=opened.settings.url,
-        peer_id=opened.charter.key_id if opened.peer is not None else None,
+        peer_id=opened.charter.peer_id if opened.peer is not None else None,
         operator_key_file=str(opened.directory.operator_key_file),
         join_link=await join_link(opened.settings, opened.charter, opened.door.ledger),
     )

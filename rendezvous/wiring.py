@@ -97,18 +97,24 @@ class Place:
 
     def identity(self) -> tuple[str, tuple[str, ...]] | None:
         """Our peer id and addresses; None while there is no peer."""
-        return (self._charter.key_id, self._addrs) if self._addrs else None
+        return (self._charter.peer_id, self._addrs) if self._addrs else None
 
     def settings(self) -> PeerSettings | None:
         """What newcomers are told; None while there is no peer."""
         if not self._addrs:
             return None
         # Results go to the door's own guarded RPC, wherever the blocks are kept: Kubo's own port is never exposed.
-        return PeerSettings(id=self._charter.key_id, addrs=self._addrs, ipfs=self._ipfs, topic=self._charter.topic)
+        return PeerSettings(id=self._charter.peer_id, addrs=self._addrs, ipfs=self._ipfs, topic=self._charter.topic)
 
 
-def charter_of(settings: RootSettings, directory: RootDirectory) -> Charter:
-    """What doesn't change while the root runs."""
+def charter_of(settings: RootSettings, directory: RootDirectory, *, shared: bool) -> Charter:
+    """What doesn't change while the root runs.
+
+    Args:
+        settings: what the operator set.
+        directory: the root's own.
+        shared: whether other roots may use the ledger too, with the same swarm's key.
+    """
     return Charter(
         seed=directory.seed,
         name=directory.swarm.name,
@@ -116,6 +122,7 @@ def charter_of(settings: RootSettings, directory: RootDirectory) -> Charter:
         admission=settings.effective_admission,
         doors=(settings.url,),
         allowed=frozenset(settings.allow),
+        peer_seed=directory.own_seed() if shared else None,
     )
 
 
@@ -143,6 +150,7 @@ async def build_door(
         agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
     )
     pacer = Pacer(ledger, fleet, metrics, rng=rng)
+<<<<<<< HEAD
     alerts = Alerts(wall=ledger.now)
     watch = Watch(
         alerts,
@@ -158,6 +166,9 @@ async def build_door(
     rules_of, assigner = _rules_at_hand(robots), None
     if settings.mode == "assign":
         assigner = Assigner(ledger, fleet, metrics, rules_of=rules_of, clock=time.monotonic)
+=======
+    site = Site(charter, peer=place.settings, clock=time.time, neighbours=ledger.neighbours.roots)
+>>>>>>> 8ca471a (Name all doors and roots of a swarm, and do once what only one root may do)
     return Door(
         ledger=ledger,
         store=store,
@@ -166,7 +177,7 @@ async def build_door(
         pacer=pacer,
         fleet=fleet,
         keys=Keys(ledger, clock=time.monotonic),
-        site=Site(charter, peer=place.settings, clock=time.time),
+        site=site,
         turns=Turns(
             ledger=ledger,
             store=store,
@@ -174,8 +185,12 @@ async def build_door(
             metrics=metrics,
             rules_of=rules_of,
             hungry=pacer.hungry,
+<<<<<<< HEAD
             assigns=None if assigner is None else assigner.wake,
             roots=(charter.key_id,),
+=======
+            roots=site.roots,
+>>>>>>> 8ca471a (Name all doors and roots of a swarm, and do once what only one root may do)
             network_id=charter.network_id,
             vouchers=await _vouchers(ledger, signer, charter.ethereum),
         ),
@@ -285,15 +300,19 @@ def webhook_of(settings: RootSettings, door: Door) -> Webhook | None:
 # ── keys and links ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def keep_operator_key(directory: RootDirectory, ledger: Ledger) -> None:
-    """The operator's key, made at the first start; written to the ledger again where that is new."""
+async def keep_operator_key(directory: RootDirectory, ledger: Ledger, charter: Charter) -> None:
+    """The operator's key, made at the first start; written to the ledger again where that is new.
+
+    A name has one key: with other roots on the ledger, each directory's key is another operator's.
+    """
     key = directory.operator_key()
     if key is None:
         key = new_key(Role.OPERATOR)
         directory.keep_operator_key(key)
     digest = digest_of(key)
     if await ledger.read(lambda reader: reader.key(digest)) is None:
-        await ledger.call(PutKey(digest=digest, role=Role.OPERATOR, owner=OPERATOR))
+        owner = OPERATOR if charter.peer_seed is None else f"{OPERATOR}-{charter.peer_id[-8:]}"
+        await ledger.call(PutKey(digest=digest, role=Role.OPERATOR, owner=owner))
 
 
 def new_invite(*, uses: int, expires_in_s: float) -> tuple[str, PutInvite]:

@@ -26,6 +26,7 @@ from rendezvous.chain.rpc import Rpc, open_rpc, shown_url
 from rendezvous.chain.sender import SenderLost, Signer, TransactionSender
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.money_ops import Book, ClaimSender, Record, Sender, SenderHeld
+from rendezvous.ledger.neighbours import Office
 from rendezvous.ledger.ops import LedgerEvent
 from swarm.errors import ConfigurationError, LedgerUnavailable, RpcSaid, RpcUnreachable
 from swarm.model import TERMINAL, Address, Move, Wei
@@ -168,6 +169,9 @@ class PayDesk:
         Returns:
             How long to wait for news, seconds.
         """
+        if not self._ledger.neighbours.holds(Office.PAYER):
+            self._sender = None
+            return self._settings.poll_s
         worries: tuple[Worry, ...] = ()
         pause_s = self._settings.sweep_s
         try:
@@ -289,6 +293,7 @@ async def claim(ledger: Ledger, rpc: Rpc, address: Address, settings: ChainSetti
             anchor_number=number,
             anchor_hash=block_hash,
             balance_wei=balance_wei,
+            takes_over=ledger.neighbours.exclusive,
         )
     )
     if isinstance(answer, SenderHeld):

@@ -18,6 +18,7 @@ import attrs
 
 from rendezvous.door.call import Call, Shown
 from rendezvous.door.resources import Door
+from rendezvous.ledger.roots import RootCard
 from swarm import __version__
 from swarm.model import Refusal, RefusalCode
 from swarm.signing import peer_id_from_seed, sign_settings
@@ -73,6 +74,7 @@ class Charter:
         doors: the URLs that it answers at.
         allowed: addresses that may enrol where admission is ``allowlist``.
         stores: the peer ids of the Kubos that keep our blocks.
+        peer_seed: this root's own key, 32 bytes, secret, where it shares the swarm's with other roots.
     """
 
     seed: bytes = attrs.field(repr=False)
@@ -83,6 +85,12 @@ class Charter:
     allowed: frozenset[str] = frozenset()
     ethereum: EthereumSettings | None = None
     stores: tuple[str, ...] = ()
+    peer_seed: bytes | None = attrs.field(default=None, repr=False)
+
+    @property
+    def peer_id(self) -> str:
+        """The id of this root's peer: whose gossip is to be believed."""
+        return peer_id_from_seed(self.seed if self.peer_seed is None else self.peer_seed)
 
     @property
     def key_id(self) -> str:
@@ -107,25 +115,42 @@ class Site:
         charter: what the swarm is.
         peer: where our peer is now; None while the root runs without one.
         clock: Unix seconds.
+        neighbours: the roots that share the ledger, this one among them.
     """
 
     def __init__(
-        self, charter: Charter, *, peer: Callable[[], PeerSettings | None], clock: Callable[[], float]
+        self,
+        charter: Charter,
+        *,
+        peer: Callable[[], PeerSettings | None],
+        clock: Callable[[], float],
+        neighbours: Callable[[], tuple[RootCard, ...]] = tuple,
     ) -> None:
         self.charter = charter
+        self._neighbours = neighbours
         self.key_id = charter.key_id
         self.peer = peer
         self._clock = clock
         self._mac_key = hmac.digest(charter.seed, b"task-swarm challenge", hashlib.sha256)
-        self._signed: tuple[float, PeerSettings | None, SignedSettings] | None = None
+        self._signed: tuple[float, object, SignedSettings] | None = None
+
+    def roots(self) -> tuple[str, ...]:
+        """Whose gossip is to be believed: ours, then the other roots'."""
+        others = (root.peer_id for root in self._neighbours() if root.peer_id is not None)
+        return tuple(dict.fromkeys((self.charter.peer_id, *others)))
+
+    def doors(self) -> tuple[str, ...]:
+        """Where the swarm answers: here, then at the other roots."""
+        return tuple(dict.fromkeys((*self.charter.doors, *(root.door for root in self._neighbours()))))
 
     def signed(self) -> SignedSettings:
         """The settings of now; made anew every ``FRESH_S`` and when our addresses change."""
         now = self._clock()
         peer = self.peer()
-        if self._signed is None or not 0 <= now - self._signed[0] < FRESH_S or self._signed[1] != peer:
+        says = (peer, self.roots(), self.doors())
+        if self._signed is None or not 0 <= now - self._signed[0] < FRESH_S or self._signed[1] != says:
             made = sign_settings(self.charter.seed, encode(self._settings(peer)))
-            self._signed = (now, peer, made)
+            self._signed = (now, says, made)
         return self._signed[2]
 
     def new_challenge(self) -> str:
@@ -161,8 +186,8 @@ class Site:
                 network_id=charter.network_id,
                 rendezvous_tag=charter.rendezvous_tag,
                 admission=charter.admission,
-                roots=(self.key_id,),
-                doors=charter.doors,
+                roots=self.roots(),
+                doors=self.doors(),
                 versions={"root": __version__, "protocol": "1"},
                 limits=dict(_LIMITS),
                 stores=charter.stores,

@@ -77,7 +77,7 @@ class Turns:
         rules_of: Callable[[str], str | None],
         hungry: Callable[[], None],
         assigns: Callable[[], None] | None = None,
-        roots: tuple[str, ...],
+        roots: Callable[[], tuple[str, ...]],
         network_id: str,
         vouchers: Vouchers | None = None,
     ) -> None:
@@ -235,7 +235,7 @@ class Turns:
             retry_after_s=result.retry_after_s,
             live_workers=self._fleet.live_count(),
             spread_s=self._fleet.spread_s(),
-            roots=self._roots,
+            roots=self._roots(),
             vouchers=vouchers,
         )
 

@@ -24,7 +24,7 @@ from rendezvous.ledger.faults import StatementFailed, is_lost, name_of, unavaila
 from rendezvous.ledger.postgres import PostgresTurns, is_postgres, open_postgres
 from swarm.errors import ConfigurationError, SwarmError
 
-__all__ = ["Compiled", "WriterConnection", "open_engine", "open_reading_engine"]
+__all__ = ["Compiled", "WriterConnection", "is_shared", "open_engine", "open_reading_engine"]
 
 #: How long a statement waits for another process that holds the database, milliseconds.
 BUSY_TIMEOUT_MS: Final = 5_000
@@ -51,6 +51,15 @@ def _url_of(location: str) -> sa.URL:
             f"the ledger {where} is of a kind that isn't known", hint="write postgresql://HOST/NAME, or a path"
         )
     return url
+
+
+def is_shared(location: str) -> bool:
+    """Whether several roots can use such a ledger at once.
+
+    Raises:
+        ConfigurationError: the location makes no sense.
+    """
+    return is_postgres(_url_of(location))
 
 
 def open_engine(location: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Engine:

@@ -49,6 +49,7 @@ from rendezvous.ledger.ops import (
     Enrol,
     FailByHand,
     Forget,
+    HearOf,
     HoldHost,
     KeepAcceptance,
     LedgerEvent,
@@ -185,7 +186,7 @@ class Ledger:
     async def call(self, op: Enrol) -> Refusal | None: ...
     @overload
     async def call(
-        self, op: Probe | PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers | KeepAcceptance
+        self, op: HearOf | Probe | PutKey | PutInvite | HoldHost | SetHostPace | SeeWorkers | KeepAcceptance
     ) -> None: ...
     @overload
     async def call(self, op: ClaimSender) -> Sender | SenderHeld: ...
@@ -363,6 +364,9 @@ class Ledger:
         directory = settings.archive_directory
         place = 0
         while directory is not None:
+            if not self.neighbours.holds(Office.REAPER):
+                await asyncio.sleep(ARCHIVE_EVERY_S)
+                continue
             now = self.now()
             before = now - settings.archive_after_s
             batch = partial(archive_batch, directory=directory, before=before, now=now, after=place)

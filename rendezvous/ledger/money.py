@@ -249,7 +249,7 @@ def claim_sender(unit: Unit, op: ClaimSender) -> Sender | SenderHeld:
         )
     else:
         held = _held(found[0], now=unit.now)
-        if held.holder not in (None, op.holder) and held.for_s > 0:
+        if held.holder not in (None, op.holder) and held.for_s > 0 and not op.takes_over:
             return held
         connection.run(statements.claim_sender, op.holder, until, op.address)
     return _sender(connection.rows(statements.sender, op.address)[0])

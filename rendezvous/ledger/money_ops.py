@@ -223,6 +223,8 @@ class ClaimSender(_Value, frozen=True, kw_only=True):
     anchor_number: int
     anchor_hash: str
     balance_wei: Wei
+    #: The caller knows that the other root is gone, or has lost its office: its time isn't waited for.
+    takes_over: bool = False
 
 
 class SenderHeld(_Value, frozen=True, kw_only=True):

@@ -49,7 +49,13 @@ class Office(StrEnum):
 
 
 class Neighbours(Protocol):
-    """The other roots, as this one's rooms ask for them."""
+    """The other roots, as this one's rooms ask for them.
+
+    Attributes:
+        exclusive: whether who holds an office knows by it that no other root does.
+    """
+
+    exclusive: bool
 
     def holds(self, office: Office) -> bool:
         """Whether this root has the office now."""
@@ -68,6 +74,8 @@ class Neighbours(Protocol):
 
 class Alone:
     """A ledger that only one root can open."""
+
+    exclusive = False
 
     def __init__(self) -> None:
         self._card: RootCard | None = None
@@ -96,6 +104,8 @@ class RootsTogether:
 
     *Resource handling*: ``start`` starts the thread; ``stop`` ends it and gives its connection and offices up.
     """
+
+    exclusive = True
 
     def __init__(self, engine: Engine, *, on_news: Callable[[tuple[int, int] | None], None]) -> None:
         self._engine: Final = engine

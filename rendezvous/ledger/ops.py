@@ -313,6 +313,15 @@ class Rearm(_Value, frozen=True, kw_only=True):
     """
 
 
+class HearOf(_Value, frozen=True, kw_only=True):
+    """Know of workers that took a turn at another root: whether a task has another to go to. Answer: None.
+
+    Each is who it is, what it is, and when it spoke (ledger seconds).
+    """
+
+    workers: tuple[tuple[WorkerRef, WorkerFacts, float], ...]
+
+
 class Probe(_Value, frozen=True, kw_only=True):
     """Write a number that nobody reads: whether the ledger can write at all. Answer: None."""
 
@@ -588,6 +597,7 @@ Op = (
     | Replay
     | Sweep
     | Rearm
+    | HearOf
     | Probe
     | Forget
     | HoldHost

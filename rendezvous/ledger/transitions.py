@@ -30,6 +30,7 @@ from rendezvous.ledger.ops import (
     Enrol,
     FailByHand,
     Forget,
+    HearOf,
     HoldHost,
     KeepAcceptance,
     LedgerEvent,
@@ -200,6 +201,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(Pause, lambda op: acts.pause(unit, lines, op))
     each(Resume, lambda op: acts.resume(unit, lines, op))
     each(ApproveVersion, lambda op: acts.approve(unit, op))
+    each(HearOf, lambda op: unit.fleet.hear_of(op.workers))
     each(Probe, lambda _: _probe(unit))
     each(SeeChannels, lambda op: see_channels(unit, op, money.new_intent(unit)))
     each(Rearm, lambda _: clock.rearm(unit))

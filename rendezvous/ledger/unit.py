@@ -150,6 +150,13 @@ class Fleet:
         """Note a turn."""
         self._said[worker] = (facts, now)
 
+    def hear_of(self, workers: Iterable[tuple[WorkerRef, WorkerFacts, float]]) -> None:
+        """Note turns that were taken elsewhere, where nothing later is known here."""
+        for worker, facts, at in workers:
+            known = self._said.get(worker)
+            if known is None or known[1] < at:
+                self._said[worker] = (facts, at)
+
     def forget(self, worker: WorkerRef) -> None:
         """Drop a worker that was removed."""
         self._said.pop(worker, None)
