@@ -79,12 +79,22 @@ def cli() -> None:
 
 
 @cli.command()
+@click.option(
+    "--swarm-of",
+    type=click.Path(path_type=Path),
+    help="make a further root of the swarm whose data directory (or a copy of its swarm.key and swarm.json) this is",
+)
 @options("data", "name")
-def init(**given: Any) -> None:
-    """Make a data directory with a new swarm's key. `run` does it too."""
-    from rendezvous.directory import open_directory
+def init(swarm_of: Path | None, **given: Any) -> None:
+    """Make a data directory with a new swarm's key. `run` does it too.
+
+    With --swarm-of it gets another root's key: both roots share one ledger on PostgreSQL, and one Kubo.
+    """
+    from rendezvous.directory import adopt_swarm, open_directory
 
     settings = settings_of(given)
+    if swarm_of is not None:
+        adopt_swarm(settings.data, swarm_of)
     with open_directory(settings.data, name=settings.name) as directory:
         from swarm.signing import peer_id_from_seed
 

@@ -21,7 +21,7 @@ import msgspec
 from swarm.errors import ConfigurationError
 from swarm.identity import lock_directory, read_private, write_private
 
-__all__ = ["ContractFile", "RootDirectory", "SwarmFile", "find_directory", "open_directory"]
+__all__ = ["ContractFile", "RootDirectory", "SwarmFile", "adopt_swarm", "find_directory", "open_directory"]
 
 SWARM_KEY: Final = "swarm.key"
 PEER_KEY: Final = "peer.key"
@@ -183,6 +183,26 @@ def open_directory(path: Path, *, name: str | None = None) -> Iterator[RootDirec
             fresh = SwarmFile(network_id=secrets.token_hex(8), name=name or socket.gethostname()[:64] or "swarm")
             write_private(path / SWARM_FILE, msgspec.json.format(msgspec.json.encode(fresh)) + b"\n")
         yield find_directory(path)
+
+
+def adopt_swarm(path: Path, source: Path) -> None:
+    """Make a data directory for a further root of a swarm.
+
+    Args:
+        path: the new directory.
+        source: another root's data directory, or one with copies of its swarm.key and swarm.json.
+
+    Raises:
+        DirectoryLocked: a root uses the new directory.
+        ConfigurationError: the source is none, or the new directory is another swarm's already.
+    """
+    first = find_directory(source)
+    with lock_directory(path):
+        if (path / SWARM_KEY).exists() or (path / SWARM_FILE).exists():
+            raise ConfigurationError(f"{path} belongs to a swarm already", hint="name a new directory with --data")
+        write_private(path / SWARM_KEY, first.seed.hex().encode() + b"\n")
+        swarm = SwarmFile(network_id=first.swarm.network_id, name=first.swarm.name)
+        write_private(path / SWARM_FILE, msgspec.json.format(msgspec.json.encode(swarm)) + b"\n")
 
 
 def find_directory(path: Path) -> RootDirectory:

@@ -208,8 +208,13 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         )
         app = build_app(door)
         add_ipfs_routes(app, store, authenticate=is_worker(door.keys), identity=place.identity)
-        pace = await stack.enter_async_context(open_shared_pace(settings.pacing))
-        ledger = await stack.enter_async_context(open_ledger(location, _ledger_settings(settings, signer), pace=pace))
+        jobs = [save_workers_often(door), door.sessions.recheck(door), door.pacer.run(), follow_neighbours(door, peer)]
+        jobs.append(door.watch.run())
+        webhook = webhook_of(settings, door)
+        if webhook is not None:
+            jobs.append(webhook.run())
+        if door.assigner is not None:
+            jobs.append(door.assigner.run())
         if pay_desk is not None:
             jobs.append(pay_desk.run())
         jobs += [intake.run() for intake in intakes]

@@ -150,7 +150,6 @@ async def build_door(
         agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
     )
     pacer = Pacer(ledger, fleet, metrics, rng=rng)
-<<<<<<< HEAD
     alerts = Alerts(wall=ledger.now)
     watch = Watch(
         alerts,
@@ -166,9 +165,7 @@ async def build_door(
     rules_of, assigner = _rules_at_hand(robots), None
     if settings.mode == "assign":
         assigner = Assigner(ledger, fleet, metrics, rules_of=rules_of, clock=time.monotonic)
-=======
     site = Site(charter, peer=place.settings, clock=time.time, neighbours=ledger.neighbours.roots)
->>>>>>> 8ca471a (Name all doors and roots of a swarm, and do once what only one root may do)
     return Door(
         ledger=ledger,
         store=store,
@@ -185,12 +182,8 @@ async def build_door(
             metrics=metrics,
             rules_of=rules_of,
             hungry=pacer.hungry,
-<<<<<<< HEAD
             assigns=None if assigner is None else assigner.wake,
-            roots=(charter.key_id,),
-=======
             roots=site.roots,
->>>>>>> 8ca471a (Name all doors and roots of a swarm, and do once what only one root may do)
             network_id=charter.network_id,
             vouchers=await _vouchers(ledger, signer, charter.ethereum),
         ),

@@ -76,12 +76,12 @@ def _check_swarm(connection: sa.Connection, card: RootCard, where: str) -> None:
     elif founded.key_id != card.key_id:
         raise ConfigurationError(
             f"the ledger at {where} belongs to the swarm with the key {founded.key_id}, this root's is {card.key_id}",
-            hint="roots of one swarm share its key: copy swarm.key and swarm.json from the data directory of the first",
+            hint="its roots share one key: swarm-root init --data NEW --swarm-of DATA_OF_THE_FIRST makes another",
         )
     elif founded.network_id != card.network_id:
         raise ConfigurationError(
             f"the ledger at {where} belongs to the network {founded.network_id}, this root's is {card.network_id}",
-            hint="copy swarm.json as well as swarm.key from the data directory of the first root",
+            hint="copy swarm.json as well as swarm.key from the first root's data directory",
         )
 
 
