@@ -188,7 +188,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/v1/workers", summary="The nodes: state, slots, what they counted.",
           handler=workers.workers, who=_OPERATOR, answer=Page, item=workers.WorkerView, queries=_PAGED),
     Route(method="GET", path="/v1/workers/{id}", summary="One node.", handler=workers.worker, who=_OPERATOR,
-          answer=workers.WorkerView),
+          answer=workers.WorkerDetail),
     Route(method="DELETE", path="/v1/workers/{id}", summary="Take a node off the list; its work is requeued.",
           handler=workers.remove_worker, who=_OPERATOR, answer=workers.Removed),
     Route(method="GET", path="/v1/status", summary="Totals of the swarm.", handler=status.status, who=_OPERATOR,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -16,7 +17,7 @@ from rendezvous.door.resources import Door
 from rendezvous.door.workers import id_of
 from swarm import __version__
 from swarm.model import Refusal, RefusalCode, Status
-from swarm.wire import Answer, Page
+from swarm.wire import Answer, Page, Stats
 
 if TYPE_CHECKING:
     from rendezvous.ledger.queries import LedgerReader
@@ -45,6 +46,8 @@ class StatusView(Answer, frozen=True):
     free_slots: int
     sessions: int
     uptime_s: float
+    #: What the known workers counted together, each since its own start.
+    counted: Stats
     peer: str | None = None
     peer_addrs: tuple[str, ...] = ()
     alerts: tuple[AlertView, ...] = ()
@@ -91,6 +94,7 @@ async def status(door: Door, call: Call) -> StatusView:
         free_slots=sum(worker.free for worker in live),
         sessions=len(door.sessions),
         uptime_s=round(door.clock() - door.started_at, 1),
+        counted=_together([worker.stats for worker in door.fleet.all()]),
         peer=peer.id if peer else None,
         peer_addrs=peer.addrs if peer else (),
         alerts=_alerts(door),
@@ -149,6 +153,10 @@ def _by_hand(reader: LedgerReader, *, now: float) -> _ByHand:
         approved=tuple(Approved(name=name, versions=tuple(pinned)) for name, pinned in versions.items()),
         acts=tuple(map(act_view, reader.acts(limit=LATEST_ACTS))),
     )
+
+
+def _together(stats: Sequence[Stats]) -> Stats:
+    return Stats(**{name: sum(getattr(one, name) for one in stats) for name in Stats.__struct_fields__})
 
 
 def _states(door: Door) -> dict[str, int]:

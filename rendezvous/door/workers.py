@@ -13,7 +13,17 @@ from rendezvous.ledger.ops import RemoveWorker, WorkerRef
 from swarm.model import Refusal, RefusalCode
 from swarm.wire import Answer, Page, Stats
 
-__all__ = ["Removed", "WorkerView", "find_worker", "id_of", "remove_worker", "unknown_worker", "worker", "workers"]
+__all__ = [
+    "Removed",
+    "WorkerDetail",
+    "WorkerView",
+    "find_worker",
+    "id_of",
+    "remove_worker",
+    "unknown_worker",
+    "worker",
+    "workers",
+]
 
 _APART: Final = ":"
 
@@ -40,6 +50,12 @@ class WorkerView(Answer, frozen=True):
     stats: Stats = Stats()
 
 
+class WorkerDetail(WorkerView, frozen=True):
+    """A node with the tasks that it holds."""
+
+    tasks: tuple[str, ...] = ()
+
+
 class Removed(Answer, frozen=True):
     """A worker that was taken off the list, and how many leases it gave back."""
 
@@ -47,8 +63,8 @@ class Removed(Answer, frozen=True):
     requeued: int
 
 
-def view(door: Door, one: Worker) -> WorkerView:
-    """A worker as the operator sees it."""
+def view(door: Door, one: Worker, active: int) -> WorkerView:
+    """A worker as the operator sees it; ``active`` is how many tasks the ledger says it holds."""
     hello = one.hello
     live = door.fleet.is_live(one)
     return WorkerView(
@@ -59,7 +75,7 @@ def view(door: Door, one: Worker) -> WorkerView:
         status=door.fleet.state(one),
         slots=one.slots,
         free=one.free if live else 0,
-        active=max(0, one.slots - one.free) if live else 0,
+        active=active,
         last_seen_s=round(max(0.0, door.wall() - one.seen_at), 1) if one.seen_at else None,
         peer_id=one.peer_id,
         version=hello.version if hello else None,
@@ -75,7 +91,8 @@ def view(door: Door, one: Worker) -> WorkerView:
 async def workers(door: Door, call: Call) -> Page | Refusal:
     """A page of all nodes."""
     after = call.queries["cursor"] or ""
-    rest = [found for one in door.fleet.all() if (found := view(door, one)).id > after]
+    active = await door.ledger.read(lambda reader: reader.active_by_worker())
+    rest = [found for one in door.fleet.all() if (found := view(door, one, active.get(one.ref, 0))).id > after]
     limit = call.queries["limit"]
     return Page(items=tuple(rest[:limit]), next=rest[limit - 1].id if len(rest) > limit else None)
 
@@ -101,10 +118,15 @@ def unknown_worker(wanted: str) -> Refusal:
     )
 
 
-async def worker(door: Door, call: Call) -> WorkerView | Refusal:
-    """One node."""
+async def worker(door: Door, call: Call) -> WorkerDetail | Refusal:
+    """One node, and what it holds."""
     found = find_worker(door, call.path("id"))
-    return view(door, found) if found else unknown_worker(call.path("id"))
+    if found is None:
+        return unknown_worker(call.path("id"))
+    ref = found.ref
+    leases = await door.ledger.read(lambda reader: reader.leases_of(ref))
+    seen = msgspec.structs.asdict(view(door, found, len(leases)))
+    return WorkerDetail(**seen, tasks=tuple(lease.task for lease in leases))
 
 
 async def remove_worker(door: Door, call: Call) -> Removed | Refusal:

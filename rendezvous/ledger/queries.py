@@ -491,6 +491,16 @@ class LedgerReader:
         )
         return [LeaseRef(task, fence) for task, fence in self._rows(statement)]
 
+    def active_by_worker(self) -> dict[WorkerRef, int]:
+        """How many tasks each worker holds, of those that hold any."""
+        statement = (
+            sa.select(t.workers.c.address, t.workers.c.instance, sa.func.count())
+            .join(t.tasks, t.tasks.c.worker == t.workers.c.n)
+            .where(t.tasks.c.status == sa.literal_column(f"'{Status.ACTIVE.value}'"))
+            .group_by(t.workers.c.address, t.workers.c.instance)
+        )
+        return {WorkerRef(address, instance): tasks for address, instance, tasks in self._rows(statement)}
+
     def holds_host(self, worker: WorkerRef, host: str) -> bool:
         """Whether a worker holds a task of a host."""
         statement = (

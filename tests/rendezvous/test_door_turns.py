@@ -311,13 +311,30 @@ async def test_deleting_a_worker_requeues_its_work(tmp_path: Path) -> None:
         grants = await granted(stage, alice, 2)
         (listed,) = (await stage.operator.get("/v1/workers")).data["items"]
         assert (listed["status"], listed["free"], listed["active"]) == ("ready", 6, 2)
-        assert (await stage.operator.get(f"/v1/workers/{alice.address}")).data["id"] == listed["id"]
+        one = (await stage.operator.get(f"/v1/workers/{alice.address}")).data
+        assert one["id"] == listed["id"]
+        assert sorted(one["tasks"]) == sorted(grant["task"]["id"] for grant in grants)
 
         removed = (await stage.operator.call("DELETE", f"/v1/workers/{listed['id']}")).data
         assert removed["requeued"] == 2
         assert (await status(stage, grants[0]["task"]["id"]))["status"] == "pending"
         assert (await stage.operator.get("/v1/workers")).data["items"] == []
         assert (await stage.operator.get(f"/v1/workers/{listed['id']}")).code == "not_found"
+
+
+async def test_what_workers_count_is_shown_of_each_and_of_all_together(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        for name, requests in (("alice", 3), ("bob", 4)):
+            worker = await stage.worker(name)
+            stats = {"uptime_s": 2.5, "requests_sent": requests, "requests_failed": 1, "items": 10}
+            await worker.take(free=0, stats={**stats, "bytes_downloaded": 100})
+        listed = (await stage.operator.get("/v1/workers")).data["items"]
+        assert sorted(one["stats"]["requests_sent"] for one in listed) == [3, 4]
+        assert {one["stats"]["uptime_s"] for one in listed} == {2.5}
+        together = (await stage.operator.get("/v1/status")).data["counted"]
+        assert together == {
+            "uptime_s": 5.0, "requests_sent": 7, "requests_failed": 2, "items": 20, "bytes_downloaded": 200
+        }  # fmt: skip
 
 
 async def test_robots_rules_of_a_private_site_are_not_fetched_for_anybody(tmp_path: Path) -> None:
