@@ -28,7 +28,7 @@ import libp2p.stream_muxer.muxer_multistream
 import structlog
 import trio
 from google.protobuf.message import DecodeError
-from libp2p.abc import IMuxedConn, INetConn, INetStream
+from libp2p.abc import IMuxedConn, INetConn, INetStream, IRawConnection
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
@@ -61,6 +61,7 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 from swarm.errors import MalformedInput
 from swarm.peer.addresses import Multiaddr
 from swarm.peer.hardened_peerstore import HardenedPeerStore
+from swarm.peer.pace import Pace
 from swarm.peer.psk import patch_psk
 
 __all__ = [
@@ -103,6 +104,9 @@ MAX_STREAMS_PER_CONNECTION: Final = 1024
 LINGER_S: Final = 5.0
 #: Streams that one peer may hold open; a busy Kubo has some twenty. All peers share 10,000.
 MAX_STREAMS_PER_PEER: Final = 64
+#: Streams that one peer may open; the rest wait. One costs some milliseconds; a fetch of 50 MB/s opens so many.
+STREAMS_PER_S: Final = 50.0
+STREAMS_AT_ONCE: Final = 500.0
 #: One dial of one address: TCP, Noise and yamux.
 DIAL_ADDRESS_S: Final = 5.0
 #: Connections above which the least used are closed. A hub of 200 workers stays below it.
@@ -311,6 +315,18 @@ class HardenedSwarm(Swarm):
             if self._ongoing_dials.get(peer_id) is done:
                 del self._ongoing_dials[peer_id]
 
+    async def upgrade_inbound_raw_conn(self, raw_conn: IRawConnection, maddr: Multiaddr) -> IMuxedConn:
+        """Take a connection in, and end with it.
+
+        0.8.1 parks its handler, with all that it holds, until the node ends: some kilobytes for each connection ever.
+
+        Raises:
+            SwarmException: it failed, or it is closed now; on this the handler returns.
+        """
+        connection: Any = await super().upgrade_inbound_raw_conn(raw_conn, maddr)
+        await connection.event_closed.wait()
+        raise SwarmException(f"the connection from {connection.peer_id} is closed")
+
     async def add_conn(self, muxed_conn: IMuxedConn, direction: str = "unknown") -> SwarmConn:
         """Refuse a blocked peer before it gets a connection of any kind; 0.8.1 gates by IP address alone."""
         if self.admission.is_blocked(str(muxed_conn.peer_id)):
@@ -461,6 +477,7 @@ def _guarded(handle: Callable[[INetStream], Any], admission: Admission) -> Calla
     would cancel the swarm. 10,000 streams of one peer would leave none to others.
     """
     open_streams: Counter[ID] = Counter()
+    pace = Pace(STREAMS_PER_S, burst=STREAMS_AT_ONCE)
 
     async def guarded(stream: INetStream) -> None:
         peer = stream.muxed_conn.peer_id
@@ -469,6 +486,8 @@ def _guarded(handle: Callable[[INetStream], Any], admission: Admission) -> Calla
             return
         open_streams[peer] += 1
         try:
+            if (wait_s := pace.take(peer, now=trio.current_time())) > 0:
+                await trio.sleep(wait_s)
             await handle(stream)
             await _let_go(stream)
         except Exception as fault:  # noqa: BLE001 - supervision boundary: a stranger's stream ends, the node doesn't

@@ -8,10 +8,9 @@ table is small, in each look-up anew.
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import Any, Final
 
-import attrs
 import libp2p.kad_dht.common
 import libp2p.kad_dht.kad_dht
 import libp2p.kad_dht.peer_routing
@@ -30,6 +29,8 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.peer.peerstore import PeerStoreError
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
+
+from swarm.peer.pace import Pace
 
 __all__ = ["KAD_PROTOCOL", "HardenedDht", "build_dht", "speaks_dht"]
 
@@ -65,31 +66,8 @@ IDLE_S: Final = 60.0
 #: Questions that one peer may ask: one costs a millisecond. A busy worker asks some five a second.
 QUESTIONS_PER_S: Final = 20.0
 QUESTIONS_AT_ONCE: Final = 100.0
-#: Peers whose questions are counted; the one that asked longest ago is forgotten first.
-MAX_COUNTED: Final = 4096
-
-
-@attrs.define
-class _Tokens:
-    left: float
-    at: float
-
-
-class _Pace:
-    """When a peer's next question is answered: a bucket a peer."""
-
-    def __init__(self) -> None:
-        self._tokens: OrderedDict[ID, _Tokens] = OrderedDict()
-
-    def take(self, peer: ID, *, now: float) -> float:
-        """Count a question; how long its answer has to wait, seconds."""
-        tokens = self._tokens.setdefault(peer, _Tokens(QUESTIONS_AT_ONCE, now))
-        self._tokens.move_to_end(peer)
-        if len(self._tokens) > MAX_COUNTED:
-            self._tokens.popitem(last=False)
-        tokens.left = min(QUESTIONS_AT_ONCE, tokens.left + (now - tokens.at) * QUESTIONS_PER_S) - 1
-        tokens.at = now
-        return max(0.0, -tokens.left / QUESTIONS_PER_S)
+#: Entries of 0.8.1's own count of who provided what, which it never empties of the recent ones.
+MAX_RATE_LIMITS: Final = 4096
 
 
 async def _read_question(stream: Any, _: int) -> bytes:
@@ -119,7 +97,7 @@ async def _read_answer(stream: Any, _: int) -> bytes:
 class _Paced:
     """A peer's stream of questions, with the pace at which they are answered."""
 
-    def __init__(self, stream: INetStream, pace: _Pace) -> None:
+    def __init__(self, stream: INetStream, pace: Pace) -> None:
         self._stream = stream
         self.pace = pace
 
@@ -231,7 +209,7 @@ class HardenedDht(KadDHT):
         self.peer_routing = _Routing(self.host, self.routing_table)
         self.provider_store = _Providers(host=self.host, peer_routing=self.peer_routing)
         self._inbound_limiter = trio.CapacityLimiter(MAX_STREAMS)
-        self._pace = _Pace()
+        self._pace = Pace(QUESTIONS_PER_S, burst=QUESTIONS_AT_ONCE)
         self._streams: Counter[ID] = Counter()
 
     async def handle_stream(self, stream: INetStream) -> None:
@@ -250,7 +228,7 @@ class HardenedDht(KadDHT):
             self._forget_surplus()
 
     def _forget_surplus(self) -> None:
-        if len(self._provider_rate_limits) > MAX_COUNTED:
+        if len(self._provider_rate_limits) > MAX_RATE_LIMITS:
             self._provider_rate_limits.clear()
         values = self.value_store.store
         for value_key in list(values)[: max(0, len(values) - MAX_VALUES)]:

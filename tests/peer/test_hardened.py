@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,21 @@ async def test_one_peer_cant_use_up_the_streams_of_all() -> None:
         await answers(str(victim.get_addrs()[0]))
 
 
+async def test_a_peer_that_opens_stream_after_stream_is_served_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardened, "STREAMS_AT_ONCE", 5.0)
+    monkeypatch.setattr(hardened, "STREAMS_PER_S", 20.0)
+    async with open_host() as victim, open_stranger() as mallory:
+        await connect(mallory, victim)
+        started_at = time.monotonic()
+        with trio.fail_after(20):
+            for _ in range(25):
+                stream = await mallory.new_stream(victim.get_id(), [TProtocol("/ipfs/id/1.0.0")])
+                await stream.reset()
+
+        assert time.monotonic() - started_at > 0.9
+        await answers(str(victim.get_addrs()[0]))
+
+
 async def test_a_peer_that_ignores_the_window_fills_no_memory() -> None:
     async def never_read(_: object) -> None:
         await trio.sleep_forever()
@@ -287,6 +303,15 @@ async def test_streams_that_we_are_done_with_are_reset_and_hold_nothing(monkeypa
         buffers = connection.muxed_conn.stream_buffers
         await eventually(lambda: not sum(map(len, buffers.values())))
         await eventually(lambda: len(connection.muxed_conn.streams) <= before)
+
+
+async def test_connections_that_are_gone_leave_no_task_behind() -> None:
+    async with open_host() as hub:
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        for _ in range(10):
+            await _visit(hub)
+        await eventually(lambda: not hub.get_network().connections)
+        await eventually(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks + 2)
 
 
 def _syn(stream_id: int) -> bytes:

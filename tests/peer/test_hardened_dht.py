@@ -8,7 +8,6 @@ import time
 import pytest
 import trio
 from libp2p.abc import IHost, INetStream
-from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.host.exceptions import StreamFailure
@@ -29,17 +28,12 @@ from swarm.peer.hardened_dht import (
     MAX_STREAMS_PER_PEER,
     QUESTIONS_AT_ONCE,
     QUESTIONS_PER_S,
-    _Pace,
     build_dht,
 )
-from tests.peer.harness import connect, eventually, open_host, open_stranger, seed_of
+from tests.peer.harness import connect, eventually, open_host, open_stranger
 
 KEY = b"\x12\x20" + bytes(32)
 PING = Message(type=Message.MessageType.PING).SerializeToString()
-
-
-def peer_of(name: str) -> ID:
-    return ID.from_pubkey(create_new_key_pair(seed_of(name)).public_key)
 
 
 async def ask(stranger: IHost, victim: BasicHost, *questions: bytes) -> list[Message]:
@@ -121,17 +115,6 @@ async def test_a_peer_that_opens_many_streams_and_says_nothing_keeps_nobody_out(
             assert await ask(bob, alice, PING)
 
 
-def test_a_peers_questions_are_paced_and_another_peers_are_not() -> None:
-    pace = _Pace()
-    mallory, bob = peer_of("mallory"), peer_of("bob")
-    waits = [pace.take(mallory, now=0.0) for _ in range(int(QUESTIONS_AT_ONCE) + 5)]
-
-    assert waits[: int(QUESTIONS_AT_ONCE)] == [0.0] * int(QUESTIONS_AT_ONCE)
-    assert waits[-1] == pytest.approx(5 / QUESTIONS_PER_S)
-    assert pace.take(bob, now=0.0) == 0.0
-    assert pace.take(mallory, now=10.0) == 0.0
-
-
 async def test_a_flood_of_questions_is_answered_at_the_pace() -> None:
     async with open_host() as alice, open_stranger() as mallory:
         build_dht(alice)
@@ -142,15 +125,6 @@ async def test_a_flood_of_questions_is_answered_at_the_pace() -> None:
             await ask(mallory, alice, *[PING] * questions)
 
         assert time.monotonic() - started_at >= (questions - QUESTIONS_AT_ONCE) / QUESTIONS_PER_S - 0.1
-
-
-def test_who_asked_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardened_dht, "MAX_COUNTED", 3)
-    pace = _Pace()
-    for n in range(10):
-        pace.take(ID(b"\x00\x01%d" % n), now=0.0)
-
-    assert len(pace._tokens) == 3
 
 
 async def test_a_stream_on_which_nothing_is_asked_is_closed(
