@@ -154,7 +154,7 @@ def test_task_that_kills_workers_that_are_started_again_is_given_up_and_its_neig
                 victim.start()
         return bool(root.door.job(submitted["job"])["done"])
 
-    until(done, 90, "the job to be done in spite of the poison")
+    until(done, 180, "the job to be done in spite of the poison")
 
     task = root.door.task(poisoned)
     assert (task["status"], task["reason"]) == ("failed", Reason.WORKER_LOST)

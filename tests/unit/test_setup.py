@@ -56,6 +56,13 @@ def test_set_up_compiles_the_project(venv: Path) -> None:
     assert "-m compileall -q swarm rendezvous" in (venv / "told").read_text().splitlines()
 
 
+def test_a_checkout_that_cant_be_written_is_set_up_all_the_same(venv: Path) -> None:
+    play(venv, broken="compileall")
+    done = setup(venv)
+    assert done.returncode == 0
+    assert "each start compiles it anew" in done.stderr
+
+
 def test_a_set_up_that_fails_says_at_what_and_is_tried_again(venv: Path) -> None:
     play(venv, broken="locks/worker.txt")
     failed = setup(venv)
