@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +24,8 @@ REWARD = 10**15
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "ledger.sqlite", LedgerSettings(host_rate_per_s=0, payer=PAYER))
+def world(database: str) -> Iterator[World]:
+    made = World(database, LedgerSettings(host_rate_per_s=0, payer=PAYER))
     yield made
     check_consistency(made)
     made.close()
