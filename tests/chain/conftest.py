@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from rendezvous.chain.rpc import open_rpc
+from tests.chain.faults import Between
 from tests.chain.hardhat import Chain, Hardhat, fresh_chain, running_hardhat
 from tests.chain.pay_world import PayWorld
 
@@ -36,3 +37,11 @@ async def world(chain: Chain, tmp_path: Path) -> AsyncIterator[PayWorld]:
     made = PayWorld(tmp_path / "ledger.sqlite", chain.rpc, chain.signer, chain.contract, chain_id=chain_id)
     yield made
     made.close()
+
+
+@pytest.fixture
+def between(world: PayWorld) -> Between:
+    """The node of this world, with faults."""
+    made = Between(world.rpc)
+    world.rpc = made
+    return made

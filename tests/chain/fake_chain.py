@@ -16,7 +16,7 @@ import attrs
 from eth_utils.crypto import keccak
 
 from rendezvous.chain import escrow
-from rendezvous.chain.escrow import NO_ADDRESS, ChainTask, ContractEvent, TaskState
+from rendezvous.chain.escrow import NO_ADDRESS, ChainChannel, ChainTask, ContractEvent, TaskState
 from rendezvous.chain.keys import LocalSigner
 from rendezvous.chain.rpc import Call
 from swarm.errors import RpcSaid, RpcUnreachable
@@ -175,6 +175,14 @@ class FakeChain:
                     self.pool[hash_] = self.known[hash_]
         del self.blocks[len(self.blocks) - depth :]
 
+    def send(self, raw: str) -> str:
+        """Send by another node: whatever this one suffers from.
+
+        Raises:
+            RpcSaid: the pool doesn't take it.
+        """
+        return self._on_eth_sendRawTransaction(raw)
+
     def drop(self, hash_: str) -> None:
         """Forget a pooled transaction."""
         self.pool.pop(hash_, None)
@@ -196,6 +204,10 @@ class FakeChain:
     def task(self, requester: str, task: bytes) -> ChainTask:
         """A task as the contract has it."""
         return escrow.decode_task("0x" + self._view(escrow.task_call(requester, task)).hex())
+
+    def channel(self, requester: str, worker: str) -> ChainChannel:
+        """A channel as the contract has it."""
+        return escrow.decode_channel("0x" + self._view(escrow.channel_call(requester, worker)).hex())
 
     def events(self) -> list[ContractEvent]:
         """All that the contract ever said."""
@@ -364,7 +376,11 @@ class FakeChain:
             log
             for block in self._seen[first : last + 1]
             for log in block.logs
-            if all(want in (None, have) for want, have in zip(topics, log["topics"], strict=False))
+            if len(log["topics"]) >= len(topics)
+            and all(
+                want is None or have in (want if isinstance(want, list) else [want])
+                for want, have in zip(topics, log["topics"], strict=False)
+            )
         ]
 
 

@@ -18,35 +18,35 @@ from uuid import UUID
 import structlog
 from sqlalchemy import text
 
+from rendezvous.chain import escrow
 from rendezvous.chain.audit import Auditor
+from rendezvous.chain.channels import ChannelFollower
 from rendezvous.chain.escrow import TaskState
 from rendezvous.chain.finality import Finality
 from rendezvous.chain.outbox import Rules
 from rendezvous.chain.sender import SenderLost, TransactionSender
 from rendezvous.ledger.money_ops import (
     AddIntent,
-    Book,
     ClaimSender,
     Finalized,
     Intent,
     IntentKind,
     IntentState,
-    Record,
-    Reorged,
     ResumeSender,
     RetryParked,
     Sender,
-    SenderHeld,
     Signed,
 )
 from rendezvous.ledger.ops import LeaseRef, WorkerRef
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import raw_cid
 from swarm.errors import RpcSaid, RpcUnreachable
-from swarm.model import TERMINAL, Status, TaskId
+from swarm.model import TERMINAL, Settle, Status, TaskId
 from swarm.vouchers import chain_task_id
+from tests.chain.dying_books import DyingBooks
 from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, address_of, signer_of
 from tests.chain.faults import Between, Killed
+from tests.chain.holders import Holders
 from tests.chain.pay_world import WorldLedger
 from tests.chain.planted import Bug, plant
 from tests.rendezvous.ledger_world import World, new_task
@@ -62,7 +62,9 @@ HEALING_MOST = 80
 SENT = text(
     "SELECT t.nonce, t.state, (SELECT group_concat(other.nonce) FROM transactions other "
     "WHERE other.data = t.data AND length(t.data) > 4 AND other.nonce <> t.nonce "
-    "AND other.state NOT IN ('reverted', 'abandoned')) AS others "
+    "AND other.state NOT IN ('reverted', 'abandoned') "
+    # a channel may be given the same again, once the first is there
+    "AND (substr(t.data, 1, 4) <> :fund OR other.state NOT IN ('final', 'buried'))) AS others "
     "FROM attempts a JOIN transactions t ON t.sender = a.sender AND t.nonce = a.nonce WHERE a.raw = :raw"
 )
 #: Rounds in which a sender may find something to do, while the chain stands still.
@@ -104,6 +106,9 @@ class Simulation:
         )
         if self.rules.finalized_tag and rng.random() < 0.7:  # else a node that knows no finalized block
             self.chain.finality_blocks = rng.randint(2, 12)
+        #: Whether some jobs are settled by vouchers; workers, or others for them, redeem these without the root.
+        self.by_voucher = rng.random() < 0.4
+        self.holders = Holders(self.chain, self.world, signer_of("root"))
         self.workers = [WorkerRef(address_of(f"worker-{n}"), f"instance-{n}") for n in range(rng.randint(1, 20))]
         for worker in self.workers:
             if rng.random() < 0.15:
@@ -112,8 +117,9 @@ class Simulation:
         self.tasks_most = rng.randint(5, 300) if rng.random() < 0.2 else rng.randint(5, 60)
         self.leases: list[tuple[WorkerRef, LeaseRef]] = []
         self.sender: TransactionSender | None = None
+        self.follower: ChannelFollower | None = None
         self.paused: list[TransactionSender] = []
-        self.books = _Books(self)
+        self.books = DyingBooks(self)
         self.foreign = rng.random() < 0.3
         self.auditor = Auditor(
             WorldLedger(self.world),
@@ -156,6 +162,8 @@ class Simulation:
             (1, "money"),
             (1, "audit"),
             (3 if self.foreign else 0, "foreign"),
+            (12 if self.by_voucher else 0, "follow"),
+            (8 if self.by_voucher else 0, "redeem"),
         ]
         weights, names = zip(*actions, strict=True)
         for _ in range(self.rng.randint(100, 350)):
@@ -185,6 +193,7 @@ class Simulation:
                     for task in ids[1:]
                 ),
                 job=ids[0],
+                settle=Settle.CHANNEL if self.by_voucher and self.rng.random() < 0.6 else Settle.TASK,
             )
 
     async def do_claim(self) -> None:
@@ -251,7 +260,7 @@ class Simulation:
         """The root starts anew; the old sender may be a process that only paused."""
         if self.sender is not None and len(self.paused) < 3:
             self.paused.append(self.sender)
-        self.sender = None
+        self.sender = self.follower = None
         self.world.core._abandon()  # as a new process: no transaction, nothing believed; compiling anew takes 0.3 s
 
     async def do_wake_paused(self) -> None:
@@ -276,6 +285,22 @@ class Simulation:
                 payee=address_of("bank"),
             )
         )
+
+    async def do_follow(self) -> None:
+        with contextlib.suppress(RpcSaid, RpcUnreachable):
+            await self.follow()
+
+    async def follow(self) -> None:
+        """Take in what the chain has of channels, as the pay desk does at each sweep."""
+        if self.follower is None or self.rng.random() < 0.1:  # what was missed by a reorganisation is seen hourly
+            self.follower = ChannelFollower(
+                WorldLedger(self.world), self.between, ROOT, contract=CONTRACT, finality=Finality(self.rules)
+            )
+        await self.follower.follow()
+
+    async def do_redeem(self) -> None:
+        """Somebody redeems what a worker has, be it old."""
+        self.holders.redeem_any(self.rng.choice(self.workers).address, self.rng)
 
     async def do_audit(self) -> None:
         """Between reorganisations it may find what isn't so; in the end it must not."""
@@ -369,6 +394,8 @@ class Simulation:
         for _ in range(HEALING_MOST):
             self.world.later(60.0)
             await self.rounds()
+            self.follower = None
+            await self.follow()
             row = self.world.reader.sender(ROOT)
             if row is not None and row.stopped is not None:
                 assert self.foreign or self.rules.doubt_s == 0, row.stopped
@@ -402,7 +429,7 @@ class Simulation:
     def check_sent(self, raw: str) -> None:
         """Whatever is sent was stored before, and one intent has one nonce, until that brought nothing for good."""
         with self.world.reading.connect() as connection:
-            found = connection.execute(SENT, {"raw": bytes.fromhex(raw[2:])}).all()
+            found = connection.execute(SENT, {"raw": bytes.fromhex(raw[2:]), "fund": escrow.fund(())[:4]}).all()
         assert len(found) == 1, "bytes were sent that aren't in the ledger"
         nonce, state, others = found[0]
         assert others is None, f"what nonce {nonce} ({state}) does is under way with nonce {others} too"
@@ -427,7 +454,8 @@ class Simulation:
                 f"AND i.kind = '{kind}' AND i.state = 'done'"
             )
             wrong = self.world.value(
-                f"SELECT count(*) FROM tasks t WHERE (t.{flag} IS NOT NULL) <> EXISTS ({done})"  # noqa: S608
+                "SELECT count(*) FROM tasks t JOIN jobs j ON j.n = t.job WHERE j.settle IS NOT 'channel' "  # noqa: S608
+                f"AND (t.{flag} IS NOT NULL) <> EXISTS ({done})"
             )
             assert wrong == 0, f"{wrong} tasks show {flag} wrongly"
 
@@ -472,7 +500,8 @@ class Simulation:
             each.amount_wei for each in intents if each.kind is IntentKind.WITHDRAW and each.state is IntentState.DONE
         )
         for worker in self.workers:
-            assert chain.ether(worker.address) + chain.balance(worker.address) == owed[worker.address]
+            had = chain.ether(worker.address) + chain.balance(worker.address)
+            assert had == owed[worker.address] + chain.channel(ROOT, worker.address).settled_wei
         fundings = [intent for intent in intents if intent.kind is IntentKind.CREATE]
         for funding in fundings:
             on_chain = chain.task(ROOT, chain_task_id(funding.task or "", funding.generation or 0)).state
@@ -482,10 +511,35 @@ class Simulation:
                 assert (funding.state, on_chain, settled[funding.key]) == (IntentState.VOID, TaskState.NONE, 0)
         assert sum(settled.values()) == sum(event.name == "TaskCreated" for event in events)
         self.check_flags({funding.key: funding for funding in fundings})
+        if self.by_voucher:
+            await self.check_vouchers()
+
+    async def check_vouchers(self) -> None:
+        """Whoever redeems what was earned on channels gets all of it, and the ledger sees that."""
+        for worker in self.workers:
+            self.holders.check(worker.address)
+        self.chain.check_solvent()
+        for _ in range(self.rules.finality_blocks + (self.chain.finality_blocks or 0)):
+            self.chain.mine()
+        await self.follow()
+        for task in self.by_channel():
+            view = self.world.task(task)
+            done = view.status == Status.COMPLETED
+            assert (view.on_chain is not None, view.paid is not None, view.refunded) == (done, done, None), view
+        await self.check_audit()
+
+    def by_channel(self) -> list[TaskId]:
+        """The tasks that are settled by vouchers."""
+        with self.world.reading.connect() as connection:
+            found = connection.execute(
+                text("SELECT t.id FROM tasks t JOIN jobs j ON j.n = t.job WHERE j.settle = 'channel'")
+            )
+            return list(found.scalars())
 
     def check_flags(self, fundings: dict[str, Intent]) -> None:
         """What owners are shown is what the chain has."""
-        for task in self.tasks:
+        channel = set(self.by_channel())
+        for task in [each for each in self.tasks if each not in channel]:
             view, generation = self.world.task(task), self.world.row(task).funding_generation
             funded = fundings[f"{task}:{generation}"].state is IntentState.DONE
             paid, refunded = view.paid is not None, view.refunded is not None
@@ -501,47 +555,3 @@ class Simulation:
 def ended(intent: Intent) -> bool:
     """Whether nothing more becomes of it. A withdrawal of more than there is waits for ever, by right."""
     return intent.state in (IntentState.DONE, IntentState.VOID) or intent.kind is IntentKind.WITHDRAW
-
-
-class _Books:
-    """The ledger as the sender sees it, with others at work in between, and a process that dies."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._sim = simulation
-        self.die: str | None = None
-
-    async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld:
-        sim = self._sim
-        answer: tuple[bool, ...] | SenderHeld
-        signed: Signed | None = None
-        if op.entries and self.die == "before":
-            raise Killed
-        if op.entries and self.die == "paused":  # and another process took the key over meanwhile
-            self.die = None
-            sim.restart()
-            sim.sender = sim.new_sender()
-            answer = sim.world.do(op)
-            assert isinstance(answer, SenderHeld), "a sender of an earlier epoch wrote"
-            return answer
-        if sim.rng.random() < 0.2:  # between reading the book and writing to it
-            await sim.rng.choice((sim.do_cancel, sim.do_finish, sim.do_claim))()
-        for entry in op.entries:
-            sim.counts[f"→ {type(entry).__name__.lower()}"] += 1
-            if isinstance(entry, Reorged) and sim.is_final(entry.nonce):
-                sim.counts["→ reorged though final"] += 1
-            if isinstance(entry, Signed):
-                signed = entry
-            elif isinstance(entry, Finalized):
-                sim.check_finalized(entry)
-        answer = sim.world.do(op)
-        if signed is not None and answer == (True,):
-            sim.check_signed(signed)
-        if op.entries and self.die == "after":
-            raise Killed
-        return answer
-
-    async def book(self, sender: str) -> Book | None:
-        return self._sim.world.reader.book(sender, now=self._sim.world.now)
-
-    def now(self) -> float:
-        return self._sim.world.now

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
-from structlog.testing import capture_logs
 
 from rendezvous.chain import escrow
 from rendezvous.chain.escrow import TaskState
@@ -28,58 +26,14 @@ from rendezvous.ledger.money_ops import (
     RetryParked,
     SenderHeld,
 )
-from swarm.errors import RpcSaid, RpcUnreachable
+from swarm.errors import RpcUnreachable
 from swarm.model import Status, TaskId
 from swarm.vouchers import chain_task_id
-from tests.chain.faults import SEND, Between, Killed
+from tests.chain.edges import nonce, reopened, send_foreign, state_of
+from tests.chain.faults import Between, Killed
 from tests.chain.hardhat import ETHER, Chain, fresh_chain, running_hardhat
 from tests.chain.pay_world import ALICE, BOB, FAST_RULES, REWARD, PayWorld, check_books
 from tests.rendezvous.ledger_world import new_task
-
-
-@pytest.fixture
-def between(world: PayWorld) -> Between:
-    """The node of this world, with faults."""
-    made = Between(world.rpc)
-    world.rpc = made
-    return made
-
-
-async def reopened(world: PayWorld) -> None:
-    """The root died and starts again, on the same ledger."""
-    world.close()
-    world.open()
-    await world.claim_key()
-
-
-async def nonce(chain: Chain) -> int:
-    return int(await chain.rpc.call("eth_getTransactionCount", chain.signer.address, "latest"), 16)
-
-
-async def send_foreign(chain: Chain, data: bytes = b"", to: str | None = None, at: int | None = None) -> str:
-    """Another program sends a transaction with our key."""
-    signed = chain.signer.sign_transaction(
-        {
-            "type": 2,
-            "chainId": 31337,
-            "nonce": await nonce(chain) if at is None else at,
-            "to": to or chain.signer.address,
-            "data": "0x" + data.hex(),
-            "value": 0,
-            "gas": 500_000,
-            "maxFeePerGas": 200 * 10**9,
-            "maxPriorityFeePerGas": 50 * 10**9,
-        }
-    )
-    await chain.rpc.call(SEND, "0x" + signed.raw.hex())
-    return signed.hash
-
-
-def state_of(world: PayWorld) -> list[str]:
-    """The states of the transactions, by nonce."""
-    with world.reading.connect() as connection:
-        return list(connection.execute(text("SELECT state FROM transactions ORDER BY nonce")).scalars())
-
 
 # ── the root dies at each state ───────────────────────────────────────────────────────────────────────────────────
 
@@ -466,174 +420,6 @@ async def test_flags_are_gone_while_the_reorged_payment_waits(chain: Chain, worl
     await world.settle_down()
     assert world.view(task).paid is not None
     await check_books(world)
-
-
-async def another_branch(chain: Chain, snapshot: str, blocks: int) -> None:
-    """Everything since the snapshot never was: the chain has other blocks there, and the pool has forgotten."""
-    assert await chain.rpc.call("evm_revert", snapshot)
-    await chain.rpc.call("evm_increaseTime", 7)
-    await chain.mine(blocks)
-
-
-async def filler(chain: Chain, at: int) -> dict[str, Any]:
-    """What took a nonce of ours in the end, as the chain has it."""
-    for number in range(await chain.head(), 0, -1):
-        block = await chain.rpc.call("eth_getBlockByNumber", hex(number), True)
-        for each in block["transactions"]:
-            if each["from"] == chain.signer.address.lower() and int(each["nonce"], 16) == at:
-                return dict(each)
-    raise AssertionError(f"nonce {at} wasn't used")
-
-
-async def test_a_nonce_that_a_reorg_freed_is_filled_so_that_those_behind_it_go_on(
-    chain: Chain, world: PayWorld, between: Between
-) -> None:
-    await world.claim_key()
-    await chain.automine(False)
-    snapshot = await chain.rpc.call("evm_snapshot")
-    await send_foreign(chain)
-    await chain.mine(1)
-    await world.rounds()
-    assert WorryCode.SENDER_STOPPED in world.worry_codes
-    assert world.do(ResumeSender(address=chain.signer.address, next_nonce=1))
-    task = world.one(reward_wei=REWARD)
-    await world.rounds()
-    await chain.mine(1)
-    await world.rounds()
-    assert state_of(world) == ["mined"]
-
-    await another_branch(chain, snapshot, 4)  # without the other program's transaction, and nobody sends it again
-    assert await nonce(chain) == 0
-    await world.rounds()
-    assert state_of(world) == ["sent", "sent"]  # nothing, and ours behind it
-    assert world.worry_codes <= {WorryCode.NOT_MINED}
-    await chain.mine(1)
-    assert await nonce(chain) == 2
-    nothing = await filler(chain, 0)
-    assert (nothing["to"], nothing["value"], nothing["input"]) == (chain.signer.address.lower(), "0x0", "0x")
-    await world.settle_down(times=1)
-    assert world.view(task).on_chain is not None
-    world.run_task()
-    await world.settle_down()
-    assert world.view(task).paid is not None
-    assert await nonce(chain) == 3
-    await check_books(world)
-
-
-async def test_the_nonce_of_an_abandoned_transaction_that_a_reorg_freed_is_filled_with_nothing(
-    chain: Chain, world: PayWorld, between: Between
-) -> None:
-    await world.claim_key()
-    await chain.automine(False)
-    snapshot = await chain.rpc.call("evm_snapshot")
-    task = world.one(reward_wei=REWARD)
-    await world.rounds()
-    await send_foreign(chain, at=0)  # replaces ours
-    await chain.mine(1)
-    await world.rounds()
-    await chain.mine(3)
-    await world.rounds()
-    assert state_of(world) == ["abandoned"]
-    assert world.do(ResumeSender(address=chain.signer.address, next_nonce=1))
-    await world.rounds()
-    await chain.mine(1)
-    await world.rounds()
-    assert state_of(world) == ["abandoned", "mined"]  # the same funding, under another nonce
-
-    await another_branch(chain, snapshot, 7)
-    await world.rounds()
-    assert state_of(world) == ["sent", "sent"]
-    await chain.mine(1)
-    nothing = await filler(chain, 0)
-    assert (nothing["to"], nothing["value"], nothing["input"]) == (chain.signer.address.lower(), "0x0", "0x")
-    await world.settle_down(times=1)
-    world.run_task()
-    await world.settle_down()
-    assert world.view(task).paid is not None
-    assert (await world.chain_task(task)).state is TaskState.PAID
-    assert await nonce(chain) == 3
-    await check_books(world)
-
-
-# ── finality ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-FINALIZED = Rules(finality_blocks=3, finalized_tag=True, watch_blocks=8, stuck_blocks=3, linger_s=0.0, doubt_s=0.0)
-
-
-def finalized_at(height: int | None) -> Any:
-    """A node that calls this block finalized, or knows none."""
-
-    def changed(method: str, params: Sequence[Any], answer: Any) -> Any:
-        if method != "eth_getBlockByNumber" or params[0] != "finalized":
-            return answer
-        return RpcSaid(-39001, "unknown block") if height is None else {**answer, "number": hex(height)}
-
-    return changed
-
-
-async def test_final_is_what_the_chain_calls_finalized(chain: Chain, world: PayWorld, between: Between) -> None:
-    world.rules = FINALIZED
-    await world.claim_key()
-    began = await chain.head()
-    between.tamper = finalized_at(began)
-    task = world.one(reward_wei=REWARD)
-    await world.rounds()
-    await chain.mine(8)  # deeper than any count of blocks
-    await world.rounds()
-    assert state_of(world) == ["mined"]
-    assert world.view(task).on_chain is None
-    between.tamper = finalized_at(began + 1)
-    await world.rounds()
-    assert state_of(world) == ["final"]
-    assert world.view(task).on_chain is not None
-    between.tamper = None  # a Hardhat node calls its newest block finalized
-    world.run_task()
-    await world.rounds()
-    await world.rounds()
-    assert world.view(task).paid is not None
-    assert await nonce(chain) == 2
-    await check_books(world)
-
-
-async def test_where_the_node_knows_no_finalized_block_depth_counts_and_that_is_said_once(
-    chain: Chain, world: PayWorld, between: Between
-) -> None:
-    world.rules = FINALIZED
-    await world.claim_key()
-    between.tamper = finalized_at(None)
-    task = world.one(reward_wei=REWARD)
-    with capture_logs() as logs:
-        await world.rounds()
-        await chain.mine(2)
-        await world.rounds()
-        assert state_of(world) == ["mined"]
-        await chain.mine(1)
-        await world.rounds()
-        assert state_of(world) == ["final"]
-    (said,) = [each for each in logs if each["event"] == "finalized_unknown"]
-    assert said["counted_instead_blocks"] == 3
-    assert "unknown block" in said["reason"]
-    world.run_task()
-    await world.settle_down(blocks=4)
-    assert world.view(task).paid is not None
-    await check_books(world)
-
-
-async def test_a_node_that_told_a_finalized_block_and_then_fails_makes_nothing_final(
-    chain: Chain, world: PayWorld, between: Between
-) -> None:
-    world.rules = FINALIZED
-    await world.claim_key()
-    between.tamper = finalized_at(await chain.head())
-    task = world.one(reward_wei=REWARD)
-    await world.rounds()
-    between.tamper = finalized_at(None)
-    await chain.mine(8)
-    await world.rounds()
-    assert state_of(world) == ["mined"]
-    between.tamper = None
-    await world.rounds()
-    assert world.view(task).on_chain is not None
 
 
 # ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────
