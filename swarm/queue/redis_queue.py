@@ -261,6 +261,10 @@ class RedisQueue:
             for letter in letters
         ]
 
+    def revive(self, most: int = 100) -> int:
+        """Give the oldest dead letters a new life as fresh work, once what killed them is mended; how many it were."""
+        return int(self._run(redis_scripts.REVIVE, most))
+
     def _key(self, name: str) -> str:
         return f"{{{self.name}}}:{name}"
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ACK", "BURY", "EXTEND", "KEYS", "NACK", "POP", "PUSH", "STATS"]
+__all__ = ["ACK", "BURY", "EXTEND", "KEYS", "NACK", "POP", "PUSH", "REVIVE", "STATS"]
 
 #: What comes after the inbox, in the order of the scripts' KEYS.
 KEYS: Final = ("fresh", "retry", "tasks", "about", "flight", "dead", "held", "kept", "totals")
@@ -46,7 +46,7 @@ local function forget(id)
 end
 local function bury(id, state, reason)
   local message = redis.call('HGET', tasks, id)
-  local letter = {id = id, message = message, reason = reason, deliveries = state.n, at = now / 1000}
+  local letter = {id = id, message = message, reason = reason, deliveries = state.n, at = now / 1000, rank = state.rank}
   redis.call('LPUSH', dead, cjson.encode(letter))
   redis.call('LTRIM', dead, 0, 9999)
   if state.key then redis.call('HDEL', held, state.key) end
@@ -198,6 +198,27 @@ BURY: Final = _BEGIN + _EACH_DELIVERY % {
     bury(id, state, ARGV[3])""",
 }
 EXTEND: Final = _BEGIN + _EACH_DELIVERY % {"first": 3, "act": "redis.call('ZADD', flight, now + visible_ms, id)"}
+
+#: ARGV[3]: how many. The oldest dead letters become fresh work; a task that was pushed again meanwhile is left alone.
+#: Answers: how many did.
+REVIVE: Final = (
+    _BEGIN
+    + """
+local revived = 0
+for _ = 1, tonumber(ARGV[3]) do
+  local letter = redis.call('RPOP', dead)
+  if not letter then break end
+  letter = cjson.decode(letter)
+  if redis.call('HSETNX', tasks, letter.id, letter.message) == 1 then
+    local state = {rank = letter.rank, n = 0}
+    note(letter.id, state)
+    line_up(fresh, letter.id, state)
+    revived = revived + 1
+  end
+end
+return revived
+"""
+)
 
 #: Answers: in the inbox, fresh, retrying, in flight, dead letters, done.
 STATS: Final = (

@@ -102,6 +102,22 @@ def test_a_task_that_kills_its_consumers_ends_as_a_dead_letter(server: RedisServ
         assert "https://site.test/poison" in letter.message
 
 
+def test_dead_letters_are_revived_as_fresh_work_with_their_priority(server: RedisServer, name: str) -> None:
+    with opened(server, name, deliveries=1) as queue:
+        for path, priority in (("late", 2), ("urgent", 8)):
+            queue.push(NewTask(kind="fetch", urls=(f"https://site.test/{path}",), priority=priority))
+        server.client.lpush(name, "rubbish")
+        for _ in range(2):
+            delivery = queue.pop()
+            assert delivery is not None
+            queue.nack(delivery, reason="dns")
+        assert (queue.pop(), queue.stats().dead) == (None, 3)
+        assert queue.revive() == 3
+        assert urls(queue) == ["https://site.test/urgent", "https://site.test/late"]
+        assert [letter.reason.partition(":")[0] for letter in queue.dead()] == ["malformed"]
+        assert queue.revive(0) == 0
+
+
 @pytest.mark.parametrize(
     ("front", "push", "expected"),
     [

@@ -154,6 +154,23 @@ async def test_a_redis_that_dies_between_commit_and_acknowledgement_doubles_noth
             await until(lambda: has(stage, 51), "what came after")
 
 
+async def test_two_roots_that_drain_one_queue_share_it(server: RedisServer, queue: RedisQueue, tmp_path: Path) -> None:
+    server.client.lpush(queue.name, *(["https://a.test/"] * 600))
+    location = f"{server.url}?queue={queue.name}&dedupe=off"
+    async with (
+        open_ledger(str(tmp_path / "ledger.db")) as ledger,
+        open_intakes((location, location), ledger, Metrics(), network_id="one", paid=False) as intakes,
+    ):
+        assert len({intake.job for intake in intakes}) == 1
+        running = [asyncio.create_task(intake.run()) for intake in intakes]
+        await until(lambda: queue.stats().done == 600, "the messages")
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        counts = await ledger.read(lambda reader: reader.counts())
+        assert sum(counts.values()) == 600
+
+
 async def test_a_ledger_that_cant_be_written_leaves_messages_where_they_are(
     server: RedisServer, queue: RedisQueue, tmp_path: Path
 ) -> None:

@@ -185,6 +185,20 @@ async def test_two_swarms_and_a_crawler_keep_one_pace_together(server: RedisServ
         assert granted[0] == 3
 
 
+async def test_a_root_grants_no_more_of_a_host_than_a_crawler_left_of_it(server: RedisServer, tmp_path: Path) -> None:
+    location = f"{server.url}?prefix=root"
+    async with door(tmp_path, pacing=location, host_rate=0.01) as stage:
+        with open_pace(location) as crawler:
+            crawler.take([Ask(host="site.test", wanted=4, rate_per_s=0.01, burst=5.0)])
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        for path in range(3):
+            await stage.submit(carol, urls=(f"http://site.test/{path}",))
+        assert len((await alice.take(want=8))["grants"]) == 1
+        (waiting, *_) = (await carol.get("/v1/tasks?status=pending")).data["items"]
+        why = (await carol.get(f"/v1/tasks/{waiting['id']}/why")).data
+        assert [row["refusal"]["code"] for row in why["workers"]] == ["host_paced"]
+
+
 async def test_a_root_doesnt_start_without_its_pacing(tmp_path: Path) -> None:
     port = free_port()
     with pytest.raises(QueueUnreachable, match=f"redis://127.0.0.1:{port}.*refused"):
