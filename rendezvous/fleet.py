@@ -17,6 +17,7 @@ import msgspec
 
 from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
 from rendezvous.ledger.unit import LIVE_S
+from rendezvous.policy.egress import prefix_of
 from swarm.model import Address, TaskId
 from swarm.wire import GrantPush, Hello, Requires, Stats, encode
 
@@ -97,7 +98,6 @@ class Worker:
     seen_at: float = 0.0
     #: When it was last dealt with, monotonic seconds.
     touched: float = 0.0
-    address: str | None = None
     session: Pushes | None = None
     #: Nudged since its last turn: once is enough.
     nudged: bool = False
@@ -208,11 +208,17 @@ class Fleet:
     def introduce(self, worker: Worker, hello: Hello) -> None:
         """Note what a worker says it is."""
         worker.hello = hello
-        worker.facts = facts_of(hello)
+        worker.facts = msgspec.structs.replace(facts_of(hello), prefix=worker.facts.prefix)
         worker.introduced = self._clock()
         worker.slots = hello.slots
         worker.peer_id = hello.peer_id or worker.peer_id
         worker.unsaved = True
+
+    def comes_from(self, worker: Worker, address: str) -> None:
+        """Note from which address a worker calls: what counts is the network that it is of."""
+        prefix = prefix_of(address)
+        if prefix != worker.facts.prefix:
+            worker.facts = msgspec.structs.replace(worker.facts, prefix=prefix)
 
     def heard(self, worker: Worker, *, free: int, gossip: bool, seen_at: float) -> None:
         """Note that a worker took a turn just now."""

@@ -290,6 +290,11 @@ class RefusalCode(enum.StrEnum):
     NO_FREE_SLOT = "no_free_slot"
     PAUSED = "paused"
     QUARANTINED = "quarantined"
+    COOLING_OFF = "cooling_off"
+    EGRESS_FLAGGED = "egress_flagged"
+    PREFIX_TAKEN = "prefix_taken"
+    NEWCOMER = "newcomer"
+    CLAIM_BUDGET = "claim_budget"
     VERSION_NOT_APPROVED = "version_not_approved"
     # what the root leans on
     LEDGER_UNAVAILABLE = "ledger_unavailable"

@@ -30,7 +30,7 @@ from rendezvous.ledger.ops import (
 )
 from rendezvous.policy.pauses import Pause as Paused
 from rendezvous.policy.pauses import Scope, check_paused, pauses_of
-from rendezvous.policy.records import COOL_OFF_S
+from rendezvous.policy.records import QUARANTINE_S
 from swarm.content.urls import host_of
 from swarm.model import Refusal, RefusalCode
 from swarm.wire import MAX_INT, Answer, KindText, Outcome, Page, Request, Sentence, TaskIdText
@@ -158,7 +158,7 @@ class QuarantineCall(Request, frozen=True):
     worker: Annotated[str, Meta(max_length=120)]
     host: HostText
     why: Why
-    for_s: Annotated[float, Meta(gt=0, le=MAX_QUARANTINE_S)] = COOL_OFF_S
+    for_s: Annotated[float, Meta(gt=0, le=MAX_QUARANTINE_S)] = QUARANTINE_S
 
 
 class UnquarantineCall(Request, frozen=True):

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from rendezvous.door.call import Call
 from rendezvous.door.envelope import outcome_of
+from rendezvous.door.limits import client_address
 from rendezvous.door.resources import Door
 from rendezvous.door.turns import grant_of
 from rendezvous.door.verify import verify_all
@@ -81,6 +82,7 @@ async def claim(door: Door, call: Call) -> Grant | Refusal:
         return _unbound()
     asked: Claim = call.body
     worker = await door.fleet.met(ref, call.who.payout)
+    door.fleet.comes_from(worker, client_address(call.request, door.trusted_proxies))
     if asked.hello is not None:
         door.fleet.introduce(worker, asked.hello)
     task_id = call.path("id")

@@ -15,6 +15,7 @@ from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from rendezvous.door.call import Call, Caller
 from rendezvous.door.envelope import error_body, refusal_of
+from rendezvous.door.limits import client_address
 from rendezvous.door.resources import Door
 from rendezvous.door.storable import storable_fault
 from rendezvous.fleet import Worker
@@ -186,6 +187,7 @@ async def session(door: Door, call: Call) -> web.StreamResponse | Refusal:
     if not web.WebSocketResponse().can_prepare(call.request):
         return Refusal(RefusalCode.BAD_REQUEST, "this is a WebSocket; send an upgrade, or use POST /v1/turns")
     worker = await door.fleet.met(caller.worker, caller.payout)
+    door.fleet.comes_from(worker, client_address(call.request, door.trusted_proxies))
     socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=MAX_TURN_BYTES + _ROOM_BYTES)
     await socket.prepare(call.request)
     one = _Session(socket, caller, call.request.transport)
@@ -270,4 +272,6 @@ async def turns(door: Door, call: Call) -> TurnAnswer | Refusal:
     caller = call.who
     if caller.worker is None or caller.payout is None:
         return Refusal(RefusalCode.FORBIDDEN, "this key isn't bound to a worker; enrol first")
+    worker = await door.fleet.met(caller.worker, caller.payout)
+    door.fleet.comes_from(worker, client_address(call.request, door.trusted_proxies))
     return await door.turns.take(caller.worker, caller.payout, call.body, seen_at=door.wall(), way="http")

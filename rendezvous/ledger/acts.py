@@ -15,6 +15,7 @@ from rendezvous.ledger.ops import (
     ApproveVersion,
     Ended,
     FailByHand,
+    KeepApart,
     LiftQuarantine,
     Pause,
     Quarantine,
@@ -24,23 +25,28 @@ from rendezvous.ledger.ops import (
 )
 from rendezvous.ledger.records import keep_record, requeue_held
 from rendezvous.ledger.rows import TaskRow
-from rendezvous.ledger.rules import ACT, load_rules, records_of
+from rendezvous.ledger.rules import ACT, APART, load_rules, note, records_of
 from rendezvous.ledger.statements import BATCH
 from rendezvous.ledger.unit import Unit
 from rendezvous.policy.pauses import Scope
 from rendezvous.policy.records import CLEAN, check_record, lifted, quarantined
 from swarm.model import TERMINAL, Actor, Refusal, RefusalCode, Status, TaskId
 
-__all__ = ["approve", "fail_by_hand", "lift", "note", "pause", "quarantine", "resume", "take_back", "unpark"]
+__all__ = [
+    "approve",
+    "fail_by_hand",
+    "keep_apart",
+    "lift",
+    "note",
+    "pause",
+    "quarantine",
+    "resume",
+    "take_back",
+    "unpark",
+]
 
 #: Tasks that an act names; the others are in their own histories.
 NAMED: Final = 3
-
-
-def note(unit: Unit, *, who: str, act: str, subject: str, why: str) -> None:
-    """Keep an act; what was believed of the rules is read again."""
-    unit.connection.run(unit.statements.policy.insert_act, unit.next(ACT), unit.now, who, act, subject, why)
-    unit.memory.rules = None
 
 
 # ── pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,6 +134,15 @@ def lift(unit: Unit, lines: Lines, op: LiftQuarantine) -> Refusal | None:
     keep_record(unit, worker, host, lifted(record))
     note(unit, who=op.who, act="quarantine_lifted", subject=_pair(op.worker, op.host), why=op.why)
     return None
+
+
+def keep_apart(unit: Unit, lines: Lines, op: KeepApart) -> None:
+    """Have no two workers of one network on a host at once; or let them."""
+    number = lines.hosts_by_name([op.host])[op.host]
+    unit.connection.run(unit.statements.policy.set_apart, 1 if op.apart else None, number)
+    unit.next(APART)
+    unit.memory.apart = None
+    note(unit, who=op.who, act="kept_apart" if op.apart else "let_together", subject=f"host {op.host}", why=op.why)
 
 
 def _pair(worker: WorkerRef, host: str) -> str:

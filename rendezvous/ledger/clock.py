@@ -22,6 +22,8 @@ __all__ = ["forget", "rearm", "sweep"]
 LONGEST_PAUSE_S: Final = 60.0
 #: Challenges live for 5 min (DESIGN §4); a used one is remembered for longer than that.
 CHALLENGE_KEEP_S: Final = 3600.0
+#: What was held against a worker is remembered for so long after it ended, seconds.
+RECORD_KEEP_S: Final = 86_400.0
 
 
 def sweep(unit: Unit, lines: Lines) -> float:
@@ -50,6 +52,7 @@ def sweep(unit: Unit, lines: Lines) -> float:
     connection.run(statements.forget_idempotency, unit.now - unit.settings.idempotency_keep_s)
     connection.run(statements.forget_challenges, unit.now - CHALLENGE_KEEP_S)
     connection.run(statements.forget_invites, unit.now)
+    connection.run(statements.policy.forget_records, unit.now - RECORD_KEEP_S, unit.now)
     unit.fleet.forget_silent(now=unit.now)
     due: list[float] = [at for at in connection.rows(statements.next_due)[0] if at is not None]
     return 0.0 if more else max(0.0, min([at - unit.now for at in due] + [LONGEST_PAUSE_S]))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from rendezvous.ledger.lines import Lines
+from rendezvous.ledger.records import note_lost
 from rendezvous.ledger.rows import Loss, TaskRow
 from rendezvous.ledger.unit import Unit
 from rendezvous.policy.retry import PASSED_OVER_S, counts_restart, is_suspect, retry_delay_s
@@ -28,7 +29,6 @@ def fail(
     reason: str,
     detail: str,
     said_retryable: bool | None = None,
-    retry_after_s: float | None = None,
     who: str | None = None,
     again: bool = False,
 ) -> None:
@@ -41,7 +41,6 @@ def fail(
         reason: a ``Reason``, or an executor's own word.
         detail: more for people.
         said_retryable: what the executor said of its own word.
-        retry_after_s: what the site asked for, seconds.
         who: the operator's name.
         again: try it again while it has an attempt left, whatever the rules say of the reason.
     """
@@ -53,7 +52,6 @@ def fail(
     delay_s = retry_delay_s(
         Reason.WORKER_LOST if again else reason,
         said_retryable=said_retryable,
-        retry_after_s=retry_after_s,
         attempts=row.attempts,
         max_attempts=row.max_attempts,
         rules=unit.settings.retry,
@@ -81,6 +79,8 @@ def lose(unit: Unit, lines: Lines, row: TaskRow) -> None:
     """
     unit.touch(row)
     ran_out = {(loss.worker, loss.boot or row.boot) for loss in row.losses() if not loss.restarted}
+    if row.worker is not None:
+        note_lost(unit, row.worker)
     if row.worker is not None and (row.worker, row.boot) not in ran_out:
         row.attempts += 1
         row.add_loss(Loss(row.worker, unit.now, boot=row.boot))

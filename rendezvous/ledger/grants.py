@@ -18,19 +18,20 @@ from rendezvous.ledger.guards import is_live, not_found
 from rendezvous.ledger.lines import HostState, Lines
 from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn
 from rendezvous.ledger.rows import TaskRow, task_body
-from rendezvous.ledger.rules import load_rules, records_of
+from rendezvous.ledger.rules import flags_of, load_rules, records_of
 from rendezvous.ledger.shared_pace import shares
+from rendezvous.ledger.standing import Crowd, barred_hosts, budgets_of
 from rendezvous.ledger.turns import TurnWork, renew_lease
 from rendezvous.ledger.unit import Unit, as_json
-from rendezvous.policy.eligibility import check_demand, check_passed_over, check_suspect, decide
+from rendezvous.policy.budget import check_budget
+from rendezvous.policy.eligibility import Candidate, Demand, check_demand, check_passed_over, check_suspect, decide
 from rendezvous.policy.pauses import check_paused
-from rendezvous.policy.records import CLEAN, check_record
+from rendezvous.policy.records import CLEAN, check_careful, check_troubled
 from rendezvous.policy.versions import check_approved
 from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 
 __all__ = ["assign", "grant"]
 
-_NOWHERE: Final[frozenset[int]] = frozenset()
 _VIA: Final = {via.value: via for via in Via}
 #: How many tasks of one lane are read ahead, at most, where its host gives as many.
 WINDOW: Final = 1_024
@@ -63,7 +64,11 @@ class _Pick:
 class _Picker:
     """What can be granted in this transaction, best first."""
 
-    def __init__(self, unit: Unit, lines: Lines, *, wanted: int) -> None:
+    def __init__(self, unit: Unit, lines: Lines, turns: Sequence[TurnWork], *, wanted: int) -> None:
+        held = budgets_of(unit, turns)
+        for turn in turns:
+            turn.barred = barred_hosts(unit, turn.worker, turn.op.facts.prefix)
+        wanted += max(len(turn.barred) for turn in turns)
         self._unit: Final = unit
         self._lines: Final = lines
         self._wanted: Final = wanted
@@ -79,6 +84,10 @@ class _Picker:
         self._suspects: Final[dict[int, bool]] = {}
         self._rules: Final = load_rules(unit)
         self._parked = 0
+        #: How many tasks each worker that asks holds, and may hold; those without a limit aren't here.
+        self._held: Final = held
+        self._crowd: Final = Crowd(unit)
+        self._cleaner: Final[dict[tuple[int, int, int], bool]] = {}
         self._swarm: Final = lines.swarm()
         #: When there is more for those who get nothing, seconds: the swarm's own bucket is empty.
         self.retry_after_s: float | None = None
@@ -103,13 +112,11 @@ class _Picker:
             demand,
             state.host,
             state.bucket,
+            self._candidate(turn, lane.host, demand),
             rules=self._rules,
             job=self._unit.memory.jobs[row.job].id,
-            worker=turn.worker.n,
-            facts=turn.op.facts,
-            record=records_of(self._unit, turn.worker.n).get(lane.host, CLEAN),
             another=bool(demand.passed_over) and self.another(lane.demand),
-            holds_suspect=demand.suspect and self._holds_suspect(turn.worker.n),
+            cleaner=demand.careful and self._has_cleaner(turn, lane.demand, lane.host),
             swarm=None if self._swarm is None else self._swarm.bucket,
             now=self._unit.now,
         )
@@ -119,6 +126,52 @@ class _Picker:
             return Refusal(RefusalCode.HOST_PACED, f"{state.host} has had its share for now", retry_after_s=1.0)
         return refusal
 
+    def _candidate(self, turn: TurnWork, host: int, demand: Demand) -> Candidate:
+        unit, worker, facts = self._unit, turn.worker, turn.op.facts
+        held, budget = self._held.get(worker.n, (0, None))
+        return Candidate(
+            number=worker.n,
+            facts=facts,
+            record=records_of(unit, worker.n).get(host, CLEAN),
+            flag=flags_of(unit, facts.prefix).get(host),
+            troubled=len(turn.barred),
+            crowded=self._crowd.is_crowded(host, worker.n, facts.prefix),
+            proven=bool(worker.accepted),
+            held=held,
+            budget=budget,
+            holds_suspect=demand.suspect and self._holds_suspect(worker.n),
+        )
+
+    def _has_cleaner(self, turn: TurnWork, demand: int, host: int) -> bool:
+        """Whether another live worker that may have such tasks has a clean record on the host."""
+        key = (turn.worker.n, demand, host)
+        known = self._cleaner.get(key)
+        if known is None:
+            unit = self._unit
+            others = map(unit.worker, unit.fleet.who_meet(unit.memory.demands[demand], now=unit.now))
+            known = self._cleaner[key] = any(
+                other.n != turn.worker.n
+                and bool(other.accepted)
+                and records_of(unit, other.n).get(host, CLEAN).is_clean(unit.now)
+                for other in others
+            )
+        return known
+
+    def _is_full(self, turn: TurnWork) -> bool:
+        """Whether this worker holds all it may, or gets nothing at all."""
+        held, budget = self._held.get(turn.worker.n, (0, None))
+        return check_budget(held, budget) is not None or check_troubled(len(turn.barred)) is not None
+
+    def _passes(self, turn: TurnWork, demand: int, host: int) -> bool:
+        """Whether this worker isn't to have this host's tasks of a demand, whoever else is."""
+        if host in turn.barred or self._crowd.is_crowded(host, turn.worker.n, turn.op.facts.prefix):
+            return True
+        if not self._unit.memory.demands[demand].careful:
+            return False
+        record = records_of(self._unit, turn.worker.n).get(host, CLEAN)
+        cleaner = self._has_cleaner(turn, demand, host)
+        return check_careful(record, proven=bool(turn.worker.accepted), cleaner=cleaner, now=self._unit.now) is not None
+
     def take(self, row: TaskRow, turn: TurnWork) -> None:
         """Mark a task as granted in this transaction."""
         lane = self._unit.memory.lanes[row.lane]
@@ -127,6 +180,10 @@ class _Picker:
     def _take(self, seq: int, host: HostState, demand: int, turn: TurnWork) -> None:
         self._taken.add(seq)
         host.take()
+        self._crowd.add(host.n, turn.worker.n, turn.op.facts.prefix)
+        limited = self._held.get(turn.worker.n)
+        if limited is not None:
+            self._held[turn.worker.n] = (limited[0] + 1, limited[1])
         if self._swarm is not None:
             self._swarm.take()
         self._unit.fleet.shares.served(self._unit.memory.demands[demand].tier)
@@ -156,6 +213,8 @@ class _Picker:
         if self._swarm is not None and self._swarm.left < 1:
             self.retry_after_s = (1.0 - self._swarm.left) / self._swarm.bucket.rate_per_s
             return None
+        if self._is_full(turn):
+            return None
         demands = [demand for demand in self._ready_demands() if self._may(turn, demand)]
         #: Lanes that others may have, but not this worker: they go back when it has its task.
         passed: list[tuple[list[_Place], _Place]] = []
@@ -171,7 +230,7 @@ class _Picker:
                 host = self._lines.host(line.host)
                 if host.left < 1:
                     continue  # the host has given all it may: the lane is out of this transaction
-                if turn.barred and line.host in turn.barred:
+                if self._passes(turn, demand, line.host):
                     passed.append((heap, entry))
                     continue
                 taken = seq in self._taken or self._park(seq)
@@ -285,10 +344,7 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     if not asking:
         return
     lines.open_due()
-    wanted = sum(turn.op.want + len(turn.op.offers) for turn in asking)
-    for turn in asking:
-        turn.barred = _barred(unit, turn)
-    picker = _Picker(unit, lines, wanted=wanted + max(len(turn.barred) for turn in asking))
+    picker = _Picker(unit, lines, asking, wanted=sum(turn.op.want + len(turn.op.offers) for turn in asking))
     picks: list[_Pick] = []
     for turn in asking:
         asked = len(turn.op.offers) + turn.op.want
@@ -333,14 +389,6 @@ def _refuse_all(turns: Iterable[TurnWork], refusal: Refusal | None) -> None:
         if refusal is not None:
             turn.paused = refusal.message
             turn.refused.update((task, refusal) for task in turn.op.offers)
-
-
-def _barred(unit: Unit, turn: TurnWork) -> frozenset[int]:
-    """The hosts that this worker gets nothing of, whoever else does."""
-    records = records_of(unit, turn.worker.n)
-    if not records:
-        return _NOWHERE
-    return frozenset(host for host, record in records.items() if check_record(record, "", now=unit.now) is not None)
 
 
 def _grant_again(unit: Unit, turn: TurnWork, rows: Iterable[TaskRow]) -> None:
@@ -448,9 +496,7 @@ def assign(unit: Unit, lines: Lines, op: Assign) -> tuple[Assigned, ...]:
     if not wanted:
         return ()
     lines.open_due()
-    for turn in turns:
-        turn.barred = _barred(unit, turn)
-    picker = _Picker(unit, lines, wanted=wanted + max(len(turn.barred) for turn in turns))
+    picker = _Picker(unit, lines, turns, wanted=wanted)
     picks: list[_Pick] = []
     loaded = [
         (held[turn.worker.n] / op.workers[index].slots, index) for index, turn in enumerate(turns) if rooms[index] > 0

@@ -52,6 +52,7 @@ from rendezvous.ledger.ops import (
     HearOf,
     HoldHost,
     KeepAcceptance,
+    KeepApart,
     LedgerEvent,
     LiftQuarantine,
     Op,
@@ -168,6 +169,8 @@ class Ledger:
     async def call(self, op: TakeTurn) -> TurnResult: ...
     @overload
     async def call(self, op: Cancel | Replay | FailByHand | TakeBack) -> tuple[Ended, ...]: ...
+    @overload
+    async def call(self, op: KeepApart) -> None: ...
     @overload
     async def call(self, op: Pause | Resume | LiftQuarantine) -> Refusal | None: ...
     @overload
@@ -434,7 +437,7 @@ async def open_ledger(
         await asyncio.to_thread(migrate, engine)
         await asyncio.to_thread(repace, engine, settings)
         reading = open_reading_engine(location)
-        reader = LedgerReader(reading)
+        reader = LedgerReader(reading, newcomer_budget=settings.newcomer_budget)
         shared = engine.dialect.name == "postgresql"
         if clock is None:
             wall = await asyncio.to_thread(database_time, engine) if shared else None

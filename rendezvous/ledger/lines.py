@@ -38,6 +38,8 @@ def _repaced(old: Bucket, pace: Bucket, *, tokens: float, unfinished: int | None
         held_until=old.held_until,
         held_why=old.held_why,
         paused=old.paused,
+        share=old.share,
+        share_until=old.share_until,
     )
 
 
@@ -128,7 +130,7 @@ class Lines:
         bucket = new_bucket(rate_per_s=settings.host_rate_per_s, burst=settings.host_burst, now=unit.now)
         first = unit.next("host", by=len(names))
         rows = [
-            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, None, None, None, None)
+            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, *[None] * 7)
             for number, name in enumerate(names, first)
         ]
         unit.connection.many(unit.statements.insert_host, rows)
@@ -136,7 +138,21 @@ class Lines:
             self._keep_host(columns)
 
     def _keep_host(self, columns: Any) -> None:
-        number, host, tokens, refilled_at, rate_per_s, burst, held_until, held_why, paused, unfinished = columns
+        (
+            number,
+            host,
+            tokens,
+            refilled_at,
+            rate_per_s,
+            burst,
+            held_until,
+            held_why,
+            paused,
+            unfinished,
+            _apart,
+            share,
+            until,
+        ) = columns
         self._unit.keep_host(number, host)
         bucket = Bucket(
             tokens=tokens,
@@ -147,6 +163,8 @@ class Lines:
             held_why=held_why,
             paused=bool(paused),
             unfinished=unfinished,
+            share=share or 1.0,
+            share_until=until or 0.0,
         )
         self._hosts[number] = HostState(number, host, bucket, now=self._unit.now)
 
@@ -204,6 +222,15 @@ class Lines:
             state.look(now=unit.now)
         return state
 
+    def ease(self, number: int, *, share: float, for_s: float) -> None:
+        """Let a host be asked more slowly for a while, so that nobody takes over what another asked of it."""
+        bucket = self.host(number).bucket
+        if share >= 1.0 or bucket.unlimited:
+            return
+        left = bucket.share if self._unit.now < bucket.share_until else 1.0
+        until = max(bucket.share_until, self._unit.now + for_s)
+        self._write_bucket(number, attrs.evolve(bucket, share=left * share, share_until=until))
+
     def debit(self) -> None:
         """Write what this transaction's grants took from the buckets; close the lanes of those that ran empty."""
         for state in self._hosts.values():
@@ -223,6 +250,8 @@ class Lines:
             bucket.held_why,
             1 if bucket.paused else None,
             bucket.unfinished,
+            bucket.share if bucket.share_until else None,
+            bucket.share_until or None,
             number,
         )
         unit.connection.run(unit.statements.close_lanes, opens_at(bucket, now=unit.now), number)
@@ -272,15 +301,23 @@ class Lines:
 
     def pass_over(self, row: TaskRow, workers: frozenset[int], *, suspect: bool = False) -> None:
         """Put a task in the lane of its demand that passes over these workers, or of suspects; or in the plain one."""
-        self._place(row, attrs.evolve(self._demand_of(row), passed_over=workers, suspect=suspect))
+        careful = self._demand_of(row).careful and (row.passed_until or 0.0) > self._unit.now
+        self._place(row, attrs.evolve(self._demand_of(row), passed_over=workers, suspect=suspect, careful=careful))
 
     def park(self, row: TaskRow, *, parked: bool) -> None:
         """Put a task aside, since its job is paused; or back in line."""
         self._place(row, attrs.evolve(self._demand_of(row), parked=parked))
 
+    def handle_with_care(self, row: TaskRow, worker: int) -> None:
+        """Put a task aside for those who may have what was taken from a worker in quarantine."""
+        demand = self._demand_of(row)
+        self._place(row, attrs.evolve(demand, passed_over=demand.passed_over | {worker}, careful=True))
+
     def stand_plainly(self, row: TaskRow) -> None:
         """Put a task in the lane of a new one: passing over nobody, no suspect, not set aside."""
-        self._place(row, attrs.evolve(self._demand_of(row), passed_over=frozenset(), suspect=False, parked=False))
+        self._place(
+            row, attrs.evolve(self._demand_of(row), passed_over=frozenset(), suspect=False, careful=False, parked=False)
+        )
 
     def _demand_of(self, row: TaskRow) -> Demand:
         memory = self._unit.memory

@@ -42,6 +42,8 @@ class WorkerFacts(_Value, frozen=True, kw_only=True):
     labels: frozenset[str] = frozenset()
     region: str | None = None
     versions: dict[str, str] = {}
+    #: The network that its calls come from, as the door sees it (``policy.egress.prefix_of``).
+    prefix: str | None = None
 
 
 # ── submit ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -474,6 +476,15 @@ class TakeBack(_Value, frozen=True, kw_only=True):
     why: str = ""
 
 
+class KeepApart(_Value, frozen=True, kw_only=True):
+    """Have no two workers of one network hold tasks of a host at once; or, not ``apart``, let them. Answer: None."""
+
+    host: str
+    apart: bool = True
+    who: str
+    why: str = ""
+
+
 class QuarantineView(_Value, frozen=True, kw_only=True):
     """One quarantine that holds now. ``who`` is None where the count did it; ``times`` counts those before it too."""
 
@@ -483,6 +494,17 @@ class QuarantineView(_Value, frozen=True, kw_only=True):
     who: str | None
     why: str
     times: int
+
+
+class QuarantineCounts(_Value, frozen=True, kw_only=True):
+    """Quarantines that the count brought.
+
+    Of the second order are those of workers that had taken over the work of another one in quarantine: near zero, or
+    requeueing itself is what gets workers turned away.
+    """
+
+    counted: int
+    second_order: int
 
 
 class ApprovalView(_Value, frozen=True, kw_only=True):
@@ -500,7 +522,8 @@ class ActView(_Value, frozen=True, kw_only=True):
     n: int
     at: float
     who: str
-    #: paused, resumed, quarantined, quarantine_lifted, version_approved, version_withdrawn, failed, revoked, admitted
+    #: paused, resumed, kept_apart, let_together, egress_flagged, quarantined, quarantine_lifted,
+    #: version_approved, version_withdrawn, failed, revoked, admitted
     act: str
     #: ``swarm``, ``host HOST``, ``job ID``, ``ADDRESS:INSTANCE on HOST``, ``NAME VERSION``, tasks, whose keys they were
     subject: str
@@ -615,6 +638,7 @@ Op = (
     | Resume
     | Quarantine
     | LiftQuarantine
+    | KeepApart
     | ApproveVersion
     | FailByHand
     | TakeBack

@@ -8,13 +8,31 @@ from typing import Any
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
-from rendezvous.ledger.ops import ActView, ApprovalView, QuarantineView, WorkerRef
-from rendezvous.ledger.rules import record_of, rules_of
-from rendezvous.policy.eligibility import Rules
+from rendezvous.ledger.ops import (
+    ActView,
+    ApprovalView,
+    QuarantineCounts,
+    QuarantineView,
+    WorkerFacts,
+    WorkerRef,
+)
+from rendezvous.ledger.rules import QUARANTINE, SECOND_ORDER, record_of, rules_of
+from rendezvous.ledger.standing import budget_of
+from rendezvous.policy.egress import Flag
+from rendezvous.policy.eligibility import Candidate, Rules
 from rendezvous.policy.pauses import Pause
-from rendezvous.policy.records import Record
+from rendezvous.policy.records import CLEAN, Record, check_record
+from swarm.model import Status
 
-__all__ = ["read_acts", "read_approvals", "read_pauses", "read_quarantines", "read_rules", "records_on"]
+__all__ = [
+    "read_acts",
+    "read_approvals",
+    "read_asking",
+    "read_pauses",
+    "read_quarantines",
+    "read_rules",
+    "read_second_order",
+]
 
 Rows = Callable[[sa.Executable], Sequence[Any]]
 
@@ -25,9 +43,86 @@ def read_rules(rows: Rows) -> Rules:
     return rules_of(rows(sa.select(t.pauses)), [(name, version) for name, version in approved])
 
 
-def records_on(rows: Rows, host: int) -> dict[int, Record]:
-    """What is held against workers (their numbers) on a host (its number)."""
-    return {row.worker: record_of(row) for row in rows(sa.select(t.records).where(t.records.c.host == host))}
+def read_asking(
+    rows: Rows,
+    workers: Sequence[tuple[WorkerRef, WorkerFacts]],
+    host: int,
+    *,
+    newcomer_budget: int,
+    now: float,
+) -> list[Candidate]:
+    """What policy knows of these workers (and what they said they are) on a host (its number).
+
+    Args:
+        rows: runs a statement.
+        workers: whom to look at; one that the ledger doesn't know is brand-new.
+        host: the number of the host.
+        newcomer_budget: the ledger's setting.
+        now: ledger time, seconds.
+    """
+    identity = sa.tuple_(t.workers.c.address, t.workers.c.instance)
+    wanted = [(ref.address, ref.instance) for ref, _ in workers]
+    known = {
+        WorkerRef(row.address, row.instance): row
+        for row in (rows(sa.select(t.workers).where(identity.in_(wanted))) if wanted else ())
+    }
+    numbers = [row.n for row in known.values()]
+    held_here = sa.select(t.tasks.c.worker, sa.func.count()).where(
+        t.tasks.c.status == Status.ACTIVE.value, t.tasks.c.worker.in_(numbers)
+    )
+    held = {row[0]: row[1] for row in rows(held_here.group_by(t.tasks.c.worker))}
+    records: dict[int, dict[int, Record]] = {}
+    for row in rows(sa.select(t.records).where(t.records.c.worker.in_(numbers))):
+        records.setdefault(row.worker, {})[row.host] = record_of(row)
+    flags = {row.prefix: Flag(until=row.until, why=row.why) for row in rows(
+        sa.select(t.egress).where(t.egress.c.host == host)
+    )}  # fmt: skip
+    apart = bool(rows(sa.select(t.hosts.c.n).where(t.hosts.c.n == host, t.hosts.c.apart.is_not(None))))
+    holders = _holders(rows, host) if apart else {}
+    asking = []
+    for ref, facts in workers:
+        row = known.get(ref)
+        number = 0 if row is None else row.n
+        mine = records.get(number, {})
+        flag = None if facts.prefix is None else flags.get(facts.prefix)
+        turned_away = sum(check_record(record, "", now=now) is not None for record in mine.values())
+        asking.append(
+            Candidate(
+                number=number,
+                facts=facts,
+                record=mine.get(host, CLEAN),
+                flag=flag,
+                troubled=turned_away,
+                crowded=facts.prefix is not None and bool(holders.get(facts.prefix, set()) - {number}),
+                proven=row is not None and bool(row.accepted),
+                held=held.get(number, 0),
+                budget=budget_of(None if row is None else row.budget, newcomer=newcomer_budget),
+            )
+        )
+    return asking
+
+
+def _holders(rows: Rows, host: int) -> dict[str, set[int]]:
+    """Who holds tasks of a host, by network."""
+    statement = (
+        sa.select(t.workers.c.prefix, t.workers.c.n)
+        .distinct()
+        .join(t.tasks, t.tasks.c.worker == t.workers.c.n)
+        .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
+        .where(t.lanes.c.host == host, t.tasks.c.status == Status.ACTIVE.value, t.workers.c.prefix.is_not(None))
+    )
+    holders: dict[str, set[int]] = {}
+    for prefix, worker in rows(statement):
+        holders.setdefault(prefix, set()).add(worker)
+    return holders
+
+
+def read_second_order(rows: Rows) -> QuarantineCounts:
+    """How many quarantines the count brought, and how many of them were of the second order."""
+    kept = {row.name: row.value for row in rows(
+        sa.select(t.counters).where(t.counters.c.name.in_([QUARANTINE, SECOND_ORDER]))
+    )}  # fmt: skip
+    return QuarantineCounts(counted=kept.get(QUARANTINE, 0), second_order=kept.get(SECOND_ORDER, 0))
 
 
 def read_pauses(rows: Rows) -> list[Pause]:

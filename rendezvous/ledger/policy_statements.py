@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, bindparam
+from sqlalchemy import BigInteger, Double, bindparam
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
@@ -57,5 +57,36 @@ class PolicyStatements:
             sa.select(records).select_from(workers).join(records, records.c.worker == worker), "workers"
         )
         self.put_record: Final = putting(records)
+        now = bindparam("now", type_=Double)
+        #: Those that hold now on a host: parameters: the host, then now, twice.
+        self.records_of_host: Final = compiled(
+            sa.select(records).where(
+                records.c.host == bindparam("the_host"),
+                sa.or_(records.c.held_until > now, records.c.quarantined_until > bindparam("again", type_=Double)),
+            ),
+            "the_host",
+            "now",
+            "again",
+        )
+        self.forget_records: Final = compiled(
+            sa.delete(records).where(
+                records.c.changed_at < bindparam("before", type_=Double),
+                sa.func.coalesce(records.c.quarantined_until, sa.literal_column("0")) < now,
+            ),
+            "before",
+            "now",
+        )
+        egress, hosts = t.egress, t.hosts
+        self.egress: Final = compiled(
+            sa.select(egress.c.host, egress.c.until, egress.c.why).where(egress.c.prefix == bindparam("the_prefix")),
+            "the_prefix",
+        )
+        self.put_egress: Final = putting(egress)
+        self.apart_hosts: Final = compiled(sa.select(hosts.c.n).where(hosts.c.apart.is_not(None)))
+        self.set_apart: Final = compiled(
+            sa.update(hosts).where(hosts.c.n == bindparam("the_n")).values(apart=bindparam("new_apart")),
+            "new_apart",
+            "the_n",
+        )
         acts = tuple(column.name for column in t.acts.columns)
         self.insert_act: Final = compiled(insert(t.acts).values({name: bindparam(name) for name in acts}), *acts)

@@ -27,6 +27,7 @@ from rendezvous.ledger.ops import (
     ApprovalView,
     LeaseRef,
     LedgerEvent,
+    QuarantineCounts,
     QuarantineView,
     SeenWorker,
     SignedReceipt,
@@ -43,6 +44,7 @@ from rendezvous.ledger.views import (
     task_views,
 )
 from rendezvous.ledger.why import why_not
+from rendezvous.policy.budget import NEWCOMER_BUDGET
 from rendezvous.policy.pacing import FOREVER
 from rendezvous.policy.pauses import Pause
 from swarm.errors import MalformedInput
@@ -77,8 +79,9 @@ class LedgerReader:
         LedgerUnavailable: (every method) the database can't be read.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, newcomer_budget: int = NEWCOMER_BUDGET) -> None:
         self._engine: Final = engine
+        self._newcomer_budget: Final = newcomer_budget
 
     def _rows(self, statement: sa.Executable) -> Sequence[Any]:
         try:
@@ -276,6 +279,10 @@ class LedgerReader:
     def quarantines(self, *, now: float) -> list[QuarantineView]:
         """The quarantines that hold at a ledger time, those that last longest first."""
         return policy_queries.read_quarantines(self._rows, now=now)
+
+    def quarantine_counts(self) -> QuarantineCounts:
+        """How many quarantines the count brought, and how many of them were of the second order."""
+        return policy_queries.read_second_order(self._rows)
 
     def approvals(self) -> list[ApprovalView]:
         """The pinned versions; a name that has none is free."""
@@ -528,7 +535,7 @@ class LedgerReader:
             workers: the live workers, and what they said they are.
             now: ledger time, seconds.
         """
-        return why_not(self._rows, task, workers, now=now)
+        return why_not(self._rows, task, workers, newcomer_budget=self._newcomer_budget, now=now)
 
     def openings(self, now: float) -> tuple[float | None, int]:
         """When the next line of ready tasks opens that its host's pace keeps closed, and how many are open by now.

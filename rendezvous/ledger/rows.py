@@ -169,12 +169,27 @@ class WorkerRow:
     What it said it is, and when, isn't stored: it is known again one heartbeat after a restart.
     """
 
-    __slots__ = ("boots", "facts", "n", "ref", "turn_at")
+    __slots__ = ("accepted", "boots", "budget", "facts", "n", "prefix", "ref", "turn_at")
 
-    def __init__(self, n: int, ref: WorkerRef, boots: list[str]) -> None:
+    def __init__(
+        self,
+        n: int,
+        ref: WorkerRef,
+        boots: list[str],
+        *,
+        budget: int | None = None,
+        accepted: int | None = None,
+        prefix: str | None = None,
+    ) -> None:
         self.n = n
         self.ref = ref
         self.boots = boots
+        #: How much it may hold at once; None is a newcomer's budget.
+        self.budget = budget
+        #: Not 0 or None once some of its work was accepted.
+        self.accepted = accepted
+        #: The network that it came from last.
+        self.prefix = prefix
         self.facts = WorkerFacts()
         self.turn_at: float | None = None
 
@@ -195,6 +210,8 @@ def demand_key(demand: Demand) -> str:
         key["passed_over"] = sorted(demand.passed_over)
     if demand.suspect:
         key["suspect"] = True
+    if demand.careful:
+        key["careful"] = True
     if demand.parked:
         key["parked"] = True
     return orjson.dumps(key, option=orjson.OPT_SORT_KEYS).decode()
@@ -209,6 +226,7 @@ def demand_of(key: str) -> Demand:
         requires=msgspec.convert(values.get("requires", {}), Requires),
         passed_over=frozenset(values.get("passed_over", ())),
         suspect=values.get("suspect", False),
+        careful=values.get("careful", False),
         parked=values.get("parked", False),
     )
 

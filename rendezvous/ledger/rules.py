@@ -9,18 +9,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import orjson
+
 from rendezvous.ledger.unit import Unit, as_json
+from rendezvous.policy.egress import Flag
 from rendezvous.policy.eligibility import Rules
 from rendezvous.policy.pauses import Pause, Scope, pauses_of
 from rendezvous.policy.records import Record
 
-__all__ = ["ACT", "NO_RULES", "RECORD", "load_rules", "record_of", "records_of", "rules_of"]
+__all__ = [
+    "ACT",
+    "APART",
+    "EGRESS",
+    "NO_RULES",
+    "QUARANTINE",
+    "RECORD",
+    "SECOND_ORDER",
+    "apart_hosts",
+    "flags_of",
+    "load_rules",
+    "note",
+    "record_of",
+    "records_of",
+    "rules_of",
+]
 
 #: The counter of operators' acts.
 ACT: Final = "act"
 #: The counter of rows in ``records``.
 RECORD: Final = "record"
+#: The counters of flagged networks, of changes to which hosts keep workers apart, of quarantines that the count
+#: brought, and of those among them that hit a worker with work from another's quarantine in hand.
+EGRESS: Final = "egress"
+APART: Final = "apart"
+QUARANTINE: Final = "quarantine"
+SECOND_ORDER: Final = "second_order"
 NO_RULES: Final = Rules()
+_NO_FLAGS: Final[Mapping[int, Flag]] = {}
+_NOWHERE: Final[frozenset[int]] = frozenset()
 _NO_RECORDS: Final[Mapping[int, Record]] = {}
 
 
@@ -39,8 +65,18 @@ def rules_of(pauses: Iterable[Any], approvals: Iterable[Any]) -> Rules:
 
 def record_of(columns: Any) -> Record:
     """The record of a row of ``records``."""
-    _worker, _host, until, by, why, times = columns
-    return Record(quarantined_until=until, quarantined_by=by, quarantined_why=why, quarantines=times)
+    _worker, _host, held_until, held_why, prefix, reports, careful, _at, until, by, why, times = columns
+    return Record(
+        held_until=held_until,
+        held_why=held_why,
+        prefix=prefix,
+        reports=tuple(orjson.loads(reports)) if reports else (),
+        careful=bool(careful),
+        quarantined_until=until,
+        quarantined_by=by,
+        quarantined_why=why,
+        quarantines=times,
+    )
 
 
 def load_rules(unit: Unit) -> Rules:
@@ -54,6 +90,33 @@ def load_rules(unit: Unit) -> Rules:
             unit.connection.rows(statements.pauses), [tuple(row) for row in unit.connection.rows(statements.approvals)]
         )
     return memory.rules
+
+
+def note(unit: Unit, *, who: str, act: str, subject: str, why: str) -> None:
+    """Keep an act; what was believed of the rules is read again."""
+    unit.connection.run(unit.statements.policy.insert_act, unit.next(ACT), unit.now, who, act, subject, why)
+    unit.memory.rules = None
+
+
+def flags_of(unit: Unit, prefix: str | None) -> Mapping[int, Flag]:
+    """What is held against a network, host by host (their numbers)."""
+    if prefix is None or not unit.counter(EGRESS):
+        return _NO_FLAGS
+    known = unit.memory.egress.get(prefix)
+    if known is None:
+        rows = unit.connection.rows(unit.statements.policy.egress, prefix)
+        known = unit.memory.egress[prefix] = {host: Flag(until=until, why=why) for host, until, why in rows}
+    return known
+
+
+def apart_hosts(unit: Unit) -> frozenset[int]:
+    """The hosts (their numbers) of which no two workers of one network hold tasks at once."""
+    if not unit.counter(APART):
+        return _NOWHERE
+    if unit.memory.apart is None:
+        rows = unit.connection.rows(unit.statements.policy.apart_hosts)
+        unit.memory.apart = frozenset(number for (number,) in rows)
+    return unit.memory.apart
 
 
 def records_of(unit: Unit, worker: int) -> Mapping[int, Record]:

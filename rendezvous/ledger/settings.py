@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 
+from rendezvous.policy.budget import NEWCOMER_BUDGET
 from rendezvous.policy.leases import FIRST_LEASE_S
 from rendezvous.policy.order import TIER_SHARES
 from rendezvous.policy.pacing import HOST_BURST, HOST_RATE_PER_S
@@ -28,6 +29,7 @@ class LedgerSettings:
         swarm_rate_per_s: requests a second of the whole swarm; 0 is no limit.
         swarm_burst: how many of them may come at once.
         tier_shares: the tiers and their shares of the grants; one that isn't named shares as the smallest does.
+        newcomer_budget: how many tasks a worker may hold before any of its work was accepted; 0 is no limit, ever.
         first_lease_s: how long a lease runs before a kind has samples, seconds.
         retry: backoff and what is retried.
         idempotency_keep_s: how long an ``Idempotency-Key`` is remembered, seconds.
@@ -42,6 +44,7 @@ class LedgerSettings:
     swarm_rate_per_s: float = 0.0
     swarm_burst: float = HOST_BURST
     tier_shares: Mapping[str, float] = attrs.field(factory=lambda: TIER_SHARES)
+    newcomer_budget: int = NEWCOMER_BUDGET
     first_lease_s: float = FIRST_LEASE_S
     retry: RetryRules = attrs.field(factory=RetryRules)
     idempotency_keep_s: float = 7 * DAY_S

@@ -146,6 +146,28 @@ class Statements:
             "the_worker",
             "host",
         )
+        self.workers_on_host = self._compile(
+            sa.select(sa.func.count(tasks.c.worker.distinct()))
+            .join(t.lanes, t.lanes.c.n == tasks.c.lane)
+            .where(t.lanes.c.host == bindparam("host"), _is(Status.ACTIVE)),
+            "host",
+        )
+        numbers, number = t.json_column("numbers", BigInteger())
+        self.holders_of_hosts = self._compile(
+            sa.select(t.lanes.c.host, tasks.c.worker)
+            .distinct()
+            .select_from(numbers)
+            .join(t.lanes, t.lanes.c.host == number)
+            .join(tasks, sa.and_(tasks.c.lane == t.lanes.c.n, _is(Status.ACTIVE))),
+            "numbers",
+        )
+        self.held_counts = self._compile(
+            sa.select(tasks.c.worker, sa.func.count())
+            .select_from(numbers)
+            .join(tasks, sa.and_(tasks.c.worker == number, _is(Status.ACTIVE)))
+            .group_by(tasks.c.worker),
+            "numbers",
+        )
         self.held_seqs = self._compile(
             sa.select(tasks.c.worker, tasks.c.seq)
             .select_from(holders)
@@ -396,7 +418,18 @@ class Statements:
             .where(lanes.c.host == bindparam("host"), _is(Status.ACTIVE)),
             "host",
         )
-        bucket = ("tokens", "refilled_at", "rate_per_s", "burst", "held_until", "held_why", "paused", "unfinished")
+        bucket = (
+            "tokens",
+            "refilled_at",
+            "rate_per_s",
+            "burst",
+            "held_until",
+            "held_why",
+            "paused",
+            "unfinished",
+            "share",
+            "share_until",
+        )
         self.update_host = self._compile(
             sa.update(hosts)
             .where(hosts.c.n == bindparam("the_n"))
@@ -466,7 +499,15 @@ class Statements:
 
     def _people(self) -> None:
         workers, keys, invites, revocations = t.workers, t.api_keys, t.invites, t.revocations
-        known = (workers.c.n, workers.c.address, workers.c.instance, workers.c.boots)
+        known = (
+            workers.c.n,
+            workers.c.address,
+            workers.c.instance,
+            workers.c.boots,
+            workers.c.budget,
+            workers.c.accepted,
+            workers.c.prefix,
+        )
         numbers, number = t.json_column("numbers", BigInteger())
         self.worker_by_identity = self._compile(
             sa.select(*known).where(
@@ -479,6 +520,8 @@ class Statements:
             sa.select(*known).select_from(numbers).join(workers, workers.c.n == number), "numbers"
         )
         self.insert_worker = self._plain_insert(workers)
+        self.update_budget = self._updating(workers, ("budget", "accepted"), ("n",))
+        self.update_prefix = self._updating(workers, ("prefix",), ("n",))
         self.update_boots = self._updating(workers, ("boots",), ("n",))
         seen = ("payout", "peer_id", "boot", "hello", "stats", "seen_at")
         self.update_seen = self._updating(workers, seen, ("n",))

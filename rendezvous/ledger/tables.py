@@ -51,6 +51,7 @@ __all__ = [
     "dedupes",
     "demands",
     "durations",
+    "egress",
     "events",
     "founding",
     "hosts",
@@ -262,6 +263,11 @@ hosts = Table(
     Column("paused", Integer),
     #: Of a host that asks for a delay between requests: how many grants of it are unfinished. NULL where it doesn't.
     Column("unfinished", Integer),
+    #: 1 where no two workers of one network hold tasks of it at once.
+    Column("apart", Integer),
+    #: Since a worker on it is in quarantine: what is left of its pace, and until when.
+    Column("share", Double),
+    Column("share_until", Double),
 )
 
 lanes = Table(
@@ -285,6 +291,7 @@ _partial(
     where="head_seq IS NOT NULL AND opens_at IS NULL",
 )
 _partial("hosts_delayed", hosts.c.n, where="unfinished IS NOT NULL")
+_partial("hosts_apart", hosts.c.n, where="apart IS NOT NULL")
 _partial("lanes_closed", lanes.c.opens_at, where="opens_at IS NOT NULL")
 
 # ── what the operator said, and what is held against whom (``rules``) ─────────────────────────────────────────────
@@ -321,12 +328,34 @@ records = Table(
     metadata,
     Column("worker", _Number, primary_key=True, autoincrement=False),
     Column("host", _Number, primary_key=True, autoincrement=False),
+    #: It was turned away there: it asks nothing of it before.
+    Column("held_until", Double),
+    Column("held_why", Text),
+    #: The network that it reported from.
+    Column("prefix", String),
+    #: JSON: when it was turned away within the window.
+    Column("reports", Text),
+    #: 1 where that was with work in hand that came from another's quarantine.
+    Column("careful", Integer),
+    Column("changed_at", Double),
     Column("quarantined_until", Double),
     #: The operator; NULL where the count did it.
     Column("quarantined_by", String),
     Column("quarantined_why", Text),
     Column("quarantines", Integer, nullable=False),
     Index("records_of_host", "host"),
+    Index("records_by_age", "changed_at"),
+    sqlite_with_rowid=False,
+)
+
+#: What is held against a network on a host.
+egress = Table(
+    "egress",
+    metadata,
+    Column("prefix", String, primary_key=True),
+    Column("host", _Number, primary_key=True, autoincrement=False),
+    Column("until", Double, nullable=False),
+    Column("why", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -429,6 +458,12 @@ workers = Table(
     Column("hello", Text),
     Column("stats", Text),
     Column("seen_at", Double),
+    #: How much it may hold at once; NULL is a newcomer's budget.
+    Column("budget", Integer),
+    #: 1 once some of its work was accepted.
+    Column("accepted", Integer),
+    #: The network that it came from last.
+    Column("prefix", String),
     Index("workers_by_identity", "address", "instance", unique=True),
 )
 

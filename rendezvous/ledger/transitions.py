@@ -33,6 +33,7 @@ from rendezvous.ledger.ops import (
     HearOf,
     HoldHost,
     KeepAcceptance,
+    KeepApart,
     LedgerEvent,
     LiftQuarantine,
     Op,
@@ -213,6 +214,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(TakeBack, lambda op: acts.take_back(unit, op))
     each(Quarantine, lambda op: acts.quarantine(unit, lines, op))
     each(LiftQuarantine, lambda op: acts.lift(unit, lines, op))
+    each(KeepApart, lambda op: acts.keep_apart(unit, lines, op))
     each(RemoveWorker, lambda op: people.remove_worker(unit, op))
     each(Revoke, lambda op: people.revoke(unit, op))
     each(Admit, lambda op: people.admit(unit, op))

@@ -32,9 +32,10 @@ from rendezvous.ledger.ops import (
     TakeTurn,
     TurnResult,
 )
+from rendezvous.ledger.records import note_accepted, report
 from rendezvous.ledger.rows import TaskRow, WorkerRow
 from rendezvous.ledger.unit import Unit, as_json
-from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId
+from swarm.model import Actor, Move, Reason, Refusal, RefusalCode, Status, TaskId
 
 __all__ = ["TurnWork", "begin_turns", "renew_lease", "settle"]
 
@@ -108,6 +109,10 @@ def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
     for turn in turns:
         unit.fleet.hear(turn.op.worker, turn.op.facts, now=unit.now)
         _note_boot(unit, turn)
+        prefix = turn.op.facts.prefix
+        if prefix is not None and prefix != turn.worker.prefix:
+            turn.worker.prefix = prefix
+            unit.connection.run(unit.statements.update_prefix, prefix, turn.worker.n)
     unit.tasks_by_id(task for op in ops for task in _named(op))
     whole = {turn.worker.n for turn in turns if not turn.op.partial}
     if whole:
@@ -155,7 +160,7 @@ def _settle_one(unit: Unit, lines: Lines, turn: TurnWork) -> None:
         turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=outcome))
         turn.earned = turn.earned or (outcome is Status.COMPLETED and _is_on_channel(unit, done.task))
     for failed in op.failed:
-        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, worker, failed)))
+        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, lines, worker, failed)))
     for released in op.released:
         outcome = _released(unit, worker, released)
         turn.ended.append(Ended(task=released.task, fence=released.fence, outcome=outcome))
@@ -202,6 +207,7 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
     if item.manifest is not None:
         unit.manifests.append((item.cid, item.manifest))
     unit.move(row, Move.COMPLETE, Status.COMPLETED, Actor.ASSIGNEE)
+    note_accepted(unit, worker)
     return row.status
 
 
@@ -218,7 +224,7 @@ def _receipt(
     return (row.id, row.funding_generation, row.fence, *who, signed.signature, now, None)
 
 
-def _failed(unit: Unit, worker: WorkerRow, item: FailedItem) -> Status | Refusal:
+def _failed(unit: Unit, lines: Lines, worker: WorkerRow, item: FailedItem) -> Status | Refusal:
     row = unit.task(item.task)
     if row is None:
         return not_found(item.task)
@@ -236,9 +242,12 @@ def _failed(unit: Unit, worker: WorkerRow, item: FailedItem) -> Status | Refusal
         reason=item.reason,
         detail=item.detail,
         said_retryable=item.retryable,
-        retry_after_s=item.retry_after_s,
     )
-    return row.status
+    outcome = row.status
+    if item.reason == Reason.BLOCKED or item.retry_after_s is not None:
+        why = f"{item.reason}: {item.detail}" if item.detail else item.reason
+        report(unit, lines, row, worker, why=why, retry_after_s=item.retry_after_s)
+    return outcome
 
 
 def _released(unit: Unit, worker: WorkerRow, ref: LeaseRef) -> Status | Refusal:

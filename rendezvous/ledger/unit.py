@@ -29,6 +29,7 @@ from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import MUTABLE, EventKind, Statements
 from rendezvous.policy import leases
+from rendezvous.policy.egress import Flag
 from rendezvous.policy.eligibility import Demand, Rules, check_demand
 from rendezvous.policy.order import Shares
 from rendezvous.policy.records import Record
@@ -100,6 +101,10 @@ class Memory:
         self.delayed: set[int] | None = None
         #: What is held against workers that were looked up: by worker, then by host.
         self.records: dict[int, dict[int, Record]] = {}
+        #: What is held against networks that were looked up: by prefix, then by host.
+        self.egress: dict[str, dict[int, Flag]] = {}
+        #: The hosts where workers of one network are kept apart.
+        self.apart: frozenset[int] | None = None
 
     def standing(self, lane: int) -> Standing:
         """What all tasks of a lane have in common, for their events and grants."""
@@ -144,6 +149,8 @@ class Fleet:
 
     def __init__(self, tier_shares: Mapping[str, float]) -> None:
         self.shares: Final = Shares(tier_shares)
+        #: How much of each worker's work was accepted since its budget changed; a restart begins anew.
+        self.accepted: Final[dict[int, int]] = {}
         self._said: dict[WorkerRef, tuple[WorkerFacts, float]] = {}
 
     def hear(self, worker: WorkerRef, facts: WorkerFacts, *, now: float) -> None:
@@ -164,6 +171,12 @@ class Fleet:
     def forget_silent(self, *, now: float) -> None:
         """Drop those that aren't live any more."""
         self._said = {ref: said for ref, said in self._said.items() if now - said[1] <= LIVE_S}
+
+    def who_meet(self, demand: Demand, *, now: float) -> list[WorkerRef]:
+        """The live workers that meet the demand."""
+        return [
+            ref for ref, (facts, at) in self._said.items() if now - at <= LIVE_S and check_demand(demand, facts) is None
+        ]
 
     def meets(self, demand: Demand, *, but_not: Iterable[WorkerRef], now: float) -> bool:
         """Whether a live worker, none of these, meets the demand."""
@@ -203,6 +216,8 @@ class Unit:
         self.stale_heads: Final[set[int]] = set()
         #: Lanes of the grants that ended in this transaction.
         self.finished_lanes: Final[list[int]] = []
+        #: Workers (their numbers) whose leases ran out in this transaction.
+        self.losers: Final[set[int]] = set()
         self.manifests: Final[list[tuple[str, bytes]]] = []
         #: Rows of ``receipts``.
         self.receipts: Final[list[tuple[Any, ...]]] = []
@@ -331,10 +346,8 @@ class Unit:
         if found:
             return self._keep_worker(found[0])
         number = self.next("worker")
-        self.connection.run(
-            self.statements.insert_worker, number, ref.address, ref.instance, "[]", None, None, None, None, None, None
-        )
-        return self._keep_worker((number, ref.address, ref.instance, "[]"))
+        self.connection.run(self.statements.insert_worker, number, ref.address, ref.instance, "[]", *[None] * 9)
+        return self._keep_worker((number, ref.address, ref.instance, "[]", None, None, None))
 
     def workers_of(self, address: Address) -> list[WorkerRef]:
         """All instances of an address that were ever seen."""
@@ -345,8 +358,10 @@ class Unit:
         return [WorkerRef(columns[1], columns[2]) for columns in found]
 
     def _keep_worker(self, columns: Sequence[Any]) -> WorkerRow:
-        number, address, instance, boots = columns
-        row = WorkerRow(number, WorkerRef(address, instance), orjson.loads(boots))
+        number, address, instance, boots, budget, accepted, prefix = columns
+        row = WorkerRow(
+            number, WorkerRef(address, instance), orjson.loads(boots), budget=budget, accepted=accepted, prefix=prefix
+        )
         self.memory.workers[number] = row
         self.memory.worker_of[row.ref] = number
         return row

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.lines import EVERYWHERE
 from rendezvous.ledger.ops import WorkerFacts, WorkerRef
-from rendezvous.ledger.policy_queries import read_rules, records_on
+from rendezvous.ledger.policy_queries import read_asking, read_rules
 from rendezvous.ledger.rows import demand_of
 from rendezvous.policy.eligibility import check_demand, decide
 from rendezvous.policy.pacing import Bucket
-from rendezvous.policy.records import CLEAN
 from swarm.model import Refusal, Status, TaskId
 
 __all__ = ["why_not"]
@@ -24,7 +24,12 @@ _Rows = Callable[[sa.Executable], Sequence[Any]]
 
 
 def why_not(
-    read: _Rows, task: TaskId, workers: Sequence[tuple[WorkerRef, WorkerFacts]], *, now: float
+    read: _Rows,
+    task: TaskId,
+    workers: Sequence[tuple[WorkerRef, WorkerFacts]],
+    *,
+    newcomer_budget: int,
+    now: float,
 ) -> list[tuple[WorkerRef, Refusal | None]]:
     """See ``LedgerReader.refusals``; ``read`` runs its statements."""
     statement = (
@@ -42,13 +47,11 @@ def why_not(
     demand = demand_of(row.key)
     bucket = _bucket(row)
     swarm = _swarm(read)
-    rules = read_rules(read)
-    records = records_on(read, row.n)
-    numbers = _numbers_of(read, (ref for ref, _ in workers))
-    another = any(
-        numbers.get(ref) not in demand.passed_over and check_demand(demand, facts) is None for ref, facts in workers
-    )
+    asking = read_asking(read, workers, row.n, newcomer_budget=newcomer_budget, now=now)
     suspicious = _with_suspects(read) if demand.suspect else set()
+    rules = read_rules(read)
+    may = [one for one in asking if check_demand(demand, one.facts) is None]
+    another = any(one.number not in demand.passed_over for one in may)
     return [
         (
             ref,
@@ -56,18 +59,16 @@ def why_not(
                 demand,
                 row.host,
                 bucket,
+                attrs.evolve(one, holds_suspect=one.number in suspicious),
                 rules=rules,
                 job=row.job_id,
-                worker=numbers.get(ref, 0),
-                facts=facts,
-                record=records.get(numbers.get(ref, 0), CLEAN),
                 another=another,
-                holds_suspect=numbers.get(ref) in suspicious,
+                cleaner=any(other is not one and other.proven and other.record.is_clean(now) for other in may),
                 swarm=swarm,
                 now=now,
             ),
         )
-        for ref, facts in workers
+        for (ref, _), one in zip(workers, asking, strict=True)
     ]
 
 
@@ -82,6 +83,8 @@ def _bucket(row: Any) -> Bucket:
         held_why=row.held_why,
         paused=bool(row.paused),
         unfinished=row.unfinished,
+        share=row.share or 1.0,
+        share_until=row.share_until or 0.0,
     )
 
 
@@ -101,10 +104,3 @@ def _with_suspects(read: _Rows) -> set[int]:
         .distinct()
     )
     return {row.worker for row in read(statement) if demand_of(row.key).suspect}
-
-
-def _numbers_of(read: _Rows, workers: Iterable[WorkerRef]) -> dict[WorkerRef, int]:
-    wanted = [(ref.address, ref.instance) for ref in workers]
-    identity = sa.tuple_(t.workers.c.address, t.workers.c.instance)
-    statement = sa.select(t.workers.c.n, t.workers.c.address, t.workers.c.instance).where(identity.in_(wanted))
-    return {WorkerRef(row.address, row.instance): row.n for row in read(statement)} if wanted else {}

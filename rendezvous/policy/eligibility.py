@@ -11,15 +11,17 @@ from typing import Protocol
 
 import attrs
 
+from rendezvous.policy.budget import check_budget
+from rendezvous.policy.egress import Flag, check_apart, check_egress
 from rendezvous.policy.pacing import Bucket, check_host, check_swarm
 from rendezvous.policy.pauses import Pauses, check_paused
-from rendezvous.policy.records import CLEAN, Record, check_record
+from rendezvous.policy.records import CLEAN, Record, check_careful, check_record, check_troubled
 from rendezvous.policy.retry import PASSED_OVER_S
 from rendezvous.policy.versions import check_approved
 from swarm.model import JobId, Refusal, RefusalCode
 from swarm.wire import Requires
 
-__all__ = ["Demand", "Facts", "Rules", "check_demand", "check_passed_over", "check_suspect", "decide"]
+__all__ = ["Candidate", "Demand", "Facts", "Rules", "check_demand", "check_passed_over", "check_suspect", "decide"]
 
 
 class Facts(Protocol):
@@ -38,6 +40,10 @@ class Facts(Protocol):
         """Where it is."""
 
     @property
+    def prefix(self) -> str | None:
+        """The network that it comes from, where that is known."""
+
+    @property
     def versions(self) -> Mapping[str, str]:
         """What it runs, by name."""
 
@@ -52,6 +58,7 @@ class Demand:
         requires: what the requester asks of the worker.
         passed_over: workers that lost these tasks lately (the ledger's numbers of them).
         suspect: these tasks may be what ended their workers (``retry.is_suspect``).
+        careful: they were taken from a worker in quarantine (``records.check_careful``).
         parked: their jobs are paused; they stand aside, so that they aren't in the way of others.
     """
 
@@ -60,7 +67,37 @@ class Demand:
     requires: Requires
     passed_over: frozenset[int] = frozenset()
     suspect: bool = False
+    careful: bool = False
     parked: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Candidate:
+    """A worker that asks for a task of a host, and what is known of it there.
+
+    Args:
+        number: the ledger's number of it.
+        facts: what it said it is.
+        record: what is held against it on the host.
+        flag: what is held against its network on the host.
+        troubled: how many hosts it is kept off now.
+        crowded: see ``egress.check_apart``.
+        proven: whether some of its work was ever accepted.
+        held: how many tasks it holds.
+        budget: how many it may hold; None is no limit.
+        holds_suspect: see ``check_suspect``.
+    """
+
+    number: int
+    facts: Facts
+    record: Record = CLEAN
+    flag: Flag | None = None
+    troubled: int = 0
+    crowded: bool = False
+    proven: bool = True
+    held: int = 0
+    budget: int | None = None
+    holds_suspect: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -112,7 +149,7 @@ def check_passed_over(demand: Demand, worker: int, *, another: bool) -> Refusal 
         worker: the ledger's number of the worker.
         another: whether a live worker that isn't passed over meets the demand.
     """
-    if worker not in demand.passed_over or not another:
+    if worker not in demand.passed_over or not (another or demand.careful):
         return None
     return Refusal(
         RefusalCode.PASSED_OVER,
@@ -141,14 +178,12 @@ def decide(
     demand: Demand,
     host: str,
     bucket: Bucket,
+    candidate: Candidate,
     *,
     rules: Rules,
     job: JobId | None,
-    worker: int,
-    facts: Facts,
-    record: Record = CLEAN,
     another: bool,
-    holds_suspect: bool,
+    cleaner: bool = False,
     swarm: Bucket | None = None,
     now: float,
 ) -> Refusal | None:
@@ -158,23 +193,31 @@ def decide(
         demand: what the tasks ask for.
         host: which site they go to.
         bucket: what may be asked of that site.
+        candidate: the worker, and what is known of it on that site.
         rules: the operator's.
         job: the task's.
-        worker: the ledger's number of the worker.
-        facts: what the worker said it is.
-        record: what is held against it on that site.
         another: see ``check_passed_over``.
-        holds_suspect: see ``check_suspect``.
+        cleaner: see ``records.check_careful``.
         swarm: what the whole swarm may send; None where that has no limit.
         now: ledger time, seconds.
     """
+    facts, prefix = candidate.facts, candidate.facts.prefix
     return (
         check_paused(rules.pauses, host=host, job=job)
         or check_demand(demand, facts)
         or check_approved(demand.kind, facts.versions, rules.approved)
-        or check_record(record, host, now=now)
-        or check_passed_over(demand, worker, another=another)
-        or check_suspect(demand, holds_suspect=holds_suspect)
+        or check_budget(candidate.held, candidate.budget)
+        or check_troubled(candidate.troubled)
+        or check_egress(candidate.flag, host, prefix, now=now)
+        or check_record(candidate.record, host, now=now)
+        or check_apart(host, prefix, crowded=candidate.crowded)
+        or (
+            check_careful(candidate.record, proven=candidate.proven, cleaner=cleaner, now=now)
+            if demand.careful
+            else None
+        )
+        or check_passed_over(demand, candidate.number, another=another)
+        or check_suspect(demand, holds_suspect=candidate.holds_suspect)
         or (None if swarm is None else check_swarm(swarm, now=now))
         or check_host(host, bucket, now=now)
     )

@@ -23,6 +23,7 @@ __all__ = [
     "finished",
     "new_bucket",
     "opens_at",
+    "pace",
     "refilled",
     "tokens_now",
 ]
@@ -50,6 +51,8 @@ class Bucket:
         paused: the operator paused the host: nothing is granted until that ends.
         unfinished: of a host that asks for a delay between requests: how many grants of it are unfinished. There is
             one at a time, and the next comes a delay (``1 / rate_per_s``) after it is finished. None: it doesn't ask.
+        share: what is left of the rate, since a worker on the host is in quarantine …
+        share_until: … before this ledger time.
     """
 
     tokens: float
@@ -60,11 +63,18 @@ class Bucket:
     held_why: str | None = None
     paused: bool = False
     unfinished: int | None = None
+    share: float = 1.0
+    share_until: float = 0.0
 
     @property
     def unlimited(self) -> bool:
         """Whether it never runs out."""
         return self.rate_per_s <= 0 or math.isinf(self.rate_per_s)
+
+
+def pace(bucket: Bucket, *, now: float) -> float:
+    """How many tokens come in a second now."""
+    return bucket.rate_per_s * (bucket.share if now < bucket.share_until else 1.0)
 
 
 def new_bucket(*, rate_per_s: float, burst: float, now: float) -> Bucket:
@@ -78,7 +88,7 @@ def tokens_now(bucket: Bucket, *, now: float) -> float:
     if bucket.unlimited:
         return math.inf
     elapsed_s = max(0.0, now - bucket.refilled_at)
-    return min(bucket.burst, bucket.tokens + elapsed_s * bucket.rate_per_s) + _ROUNDING
+    return min(bucket.burst, bucket.tokens + elapsed_s * pace(bucket, now=now)) + _ROUNDING
 
 
 def refilled(bucket: Bucket, *, taken: int, now: float) -> Bucket:
@@ -117,7 +127,7 @@ def opens_at(bucket: Bucket, *, now: float) -> float | None:
         times.append(bucket.held_until)
     tokens = tokens_now(bucket, now=now)
     if tokens < 1.0:
-        times.append(now + (1.0 - tokens) / bucket.rate_per_s)
+        times.append(now + (1.0 - tokens) / pace(bucket, now=now))
     return max(times, default=None)
 
 
@@ -142,6 +152,6 @@ def check_host(host: str, bucket: Bucket, *, now: float) -> Refusal | None:
         )
     return Refusal(
         RefusalCode.HOST_PACED,
-        f"{host} is asked at most {bucket.rate_per_s:g} times a second; the next turn is in {opening - now:.1f} s",
+        f"{host} is asked at most {pace(bucket, now=now):g} times a second; the next turn is in {opening - now:.1f} s",
         retry_after_s=opening - now,
     )

@@ -1,6 +1,7 @@
 """What follows a failure or a lost worker: another attempt after a while, or the dead letter?
 
-Backoff is 15 s × 2ⁿ with jitter; what a site asks for (``Retry-After``) is heeded up to a cap. The longest that all
+Backoff is 15 s × 2ⁿ with jitter. What a worker says that a site asks for (``Retry-After``) isn't the task's affair, but
+the worker's on that host (``records.py``): another worker may have the task meanwhile. The longest that all
 attempts together can take is computed here too, since a dedupe key must outlive it. Nothing here knows a task's row.
 """
 
@@ -15,6 +16,7 @@ from rendezvous.policy.leases import LONGEST_LEASE_S
 from swarm.model import Reason, Refusal, RefusalCode, is_retryable
 
 __all__ = [
+    "COOL_OFF_S",
     "PASSED_OVER_S",
     "RETRY_AFTER_CAP_S",
     "RetryRules",
@@ -71,7 +73,6 @@ def retry_delay_s(
     reason: str,
     *,
     said_retryable: bool | None,
-    retry_after_s: float | None,
     attempts: int,
     max_attempts: int,
     rules: RetryRules,
@@ -82,7 +83,6 @@ def retry_delay_s(
     Args:
         reason: a ``Reason``, or an executor's own word.
         said_retryable: what the executor said of its own word.
-        retry_after_s: what the site asked for, seconds.
         attempts: attempts used up, this one included.
         max_attempts: how many the task has.
         rules: the ledger's.
@@ -94,8 +94,6 @@ def retry_delay_s(
     delay_s = backoff_s(attempts, rules=rules, rng=rng)
     if reason == Reason.BLOCKED:
         delay_s = max(delay_s, rules.cool_off_s)
-    if retry_after_s is not None:
-        delay_s = max(delay_s, min(retry_after_s, RETRY_AFTER_CAP_S))
     return delay_s
 
 

@@ -41,7 +41,7 @@ ALICE = WorkerRef("0x" + "a" * 40, "alice-instance")
 BOB = WorkerRef("0x" + "b" * 40, "bob-instance")
 CAROL = WorkerRef("0x" + "c" * 40, "carol-instance")
 DAVE = WorkerRef("0x" + "d" * 40, "dave-instance")
-FAST = LedgerSettings(host_rate_per_s=0)
+FAST = LedgerSettings(host_rate_per_s=0, newcomer_budget=0)
 START = 1_000_000.0
 CID = "bafkrei" + "a" * 52
 OTHER_CID = "bafkrei" + "b" * 52
@@ -89,7 +89,7 @@ class World:
             migrate(self.engine)
         self.reading = open_reading_engine(self.location)
         self.core = LedgerCore(self.engine, rng=random.Random(7), settings=self.settings)
-        self.reader = LedgerReader(self.reading)
+        self.reader = LedgerReader(self.reading, newcomer_budget=self.settings.newcomer_budget)
 
     @property
     def path(self) -> Path:

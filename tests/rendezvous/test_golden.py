@@ -31,6 +31,7 @@ HOST: Final = "target.test"
 #: As the file's notes say: no backoff, no pacing; the reason is declared as one that is tried again.
 PUBLISHED: Final = LedgerSettings(
     host_rate_per_s=0,
+    newcomer_budget=0,
     first_lease_s=RUN["lease_ttl_s"],
     retry=RetryRules(backoff_s=0.0, extra_retryable=frozenset({"selector-removed"})),
 )

@@ -215,17 +215,6 @@ def test_a_failure_reported_again_answers_what_it_brought_about(world: World) ->
     assert world.task(lease.task).attempts == 1
 
 
-def test_retry_after_is_heeded_up_to_an_hour(world: World) -> None:
-    task = world.one(max_attempts=5)
-    (lease,) = world.claim(ALICE)
-    world.fail(ALICE, lease, "blocked", retry_after_s=100.0)
-    assert (world.task(task).not_before or 0.0) - world.now == 100.0
-    world.later(100.0)
-    (lease,) = world.claim(ALICE)
-    world.fail(ALICE, lease, "blocked", retry_after_s=1e7)
-    assert (world.task(task).not_before or 0.0) - world.now == 3600.0
-
-
 def test_a_release_is_not_counted_and_may_be_said_twice(world: World) -> None:
     world.one()
     (lease,) = world.claim(ALICE)

@@ -7,10 +7,19 @@ from typing import Any
 import attrs
 import pytest
 
-from rendezvous.policy.eligibility import Demand, Rules, check_demand, check_passed_over, check_suspect, decide
+from rendezvous.policy.egress import Flag
+from rendezvous.policy.eligibility import (
+    Candidate,
+    Demand,
+    Rules,
+    check_demand,
+    check_passed_over,
+    check_suspect,
+    decide,
+)
 from rendezvous.policy.pacing import Bucket, new_bucket
 from rendezvous.policy.pauses import Pause, Scope, pauses_of
-from rendezvous.policy.records import CLEAN, Record, quarantined
+from rendezvous.policy.records import CLEAN, quarantined
 from swarm.model import RefusalCode
 from swarm.wire import Requires
 
@@ -23,6 +32,7 @@ class Said:
     labels: frozenset[str] = frozenset()
     region: str | None = None
     versions: dict[str, str] = attrs.field(factory=dict)
+    prefix: str | None = None
 
 
 def demand(**requires: Any) -> Demand:
@@ -79,18 +89,16 @@ def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
     pause = Pause(scope=Scope.JOB, name="a-job", who="olga", why="a test", since=0.0)
     quarantine = quarantined(CLEAN, for_s=60.0, by="olga", why="a test", now=0.0)
 
-    def code(asked: Demand, said: Said, bucket: Bucket = empty, record: Record = CLEAN, **rules: Any) -> Any:
+    def code(asked: Demand, said: Said, bucket: Bucket = empty, **known: Any) -> Any:
+        rules = Rules(**{name: known.pop(name) for name in ("pauses", "approved") if name in known})
         refusal = decide(
             asked,
             "site.test",
             bucket,
-            rules=Rules(**rules),
+            Candidate(number=1, facts=said, **{"holds_suspect": True, **known}),
+            rules=rules,
             job="a-job",
-            worker=1,
-            facts=said,
-            record=record,
             another=True,
-            holds_suspect=True,
             now=0.0,
         )
         return None if refusal is None else refusal.code
@@ -99,7 +107,14 @@ def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
     assert code(lost, Said()) is RefusalCode.REQUIRES_UNMET
     europe = Said(region="eu")
     assert code(lost, europe, approved={"fetch": {"2"}}, record=quarantine) is RefusalCode.VERSION_NOT_APPROVED
-    assert code(lost, europe, record=quarantine) is RefusalCode.QUARANTINED
+    flag = Flag(until=60.0, why="a test")
+    careful = attrs.evolve(lost, careful=True)
+    assert code(lost, europe, held=16, budget=16, troubled=100) is RefusalCode.CLAIM_BUDGET
+    assert code(lost, europe, troubled=100, flag=flag) is RefusalCode.QUARANTINED
+    assert code(lost, europe, flag=flag, record=quarantine) is RefusalCode.EGRESS_FLAGGED
+    assert code(lost, europe, record=quarantine, crowded=True) is RefusalCode.QUARANTINED
+    assert code(careful, europe, crowded=True, proven=False) is RefusalCode.PREFIX_TAKEN
+    assert code(careful, europe, proven=False) is RefusalCode.NEWCOMER
     assert code(lost, europe) is RefusalCode.PASSED_OVER
     assert code(suspect, Said()) is RefusalCode.SUSPECT_HELD
     assert code(demand(), Said()) is RefusalCode.HOST_PACED
