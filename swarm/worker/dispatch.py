@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
+from swarm.model import Status
 from swarm.wire import Done, Failed, Grant, Stats
 from swarm.worker.earnings import Earnings
 from swarm.worker.effects import Effect, Promised, Settled, Shelved, Start, Stop, StopReason, Verdict
@@ -141,6 +142,10 @@ class Dispatch:
         if not isinstance(entry, (Done, Failed)):
             log.debug("lease_given_back", **told)
             return
+        if self.earnings is not None:
+            taken = settled.verdict is Verdict.TAKEN and settled.status == Status.COMPLETED
+            if settled.verdict is not Verdict.UNREADABLE:  # said again once it is uploaded
+                self.earnings.settled(entry.task, accepted=taken and isinstance(entry, Done))
         if settled.verdict is Verdict.TAKEN:
             if isinstance(entry, Done):
                 self._counters.tasks_done += 1

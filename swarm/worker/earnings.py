@@ -29,6 +29,9 @@ __all__ = ["Earnings", "KeepsVouchers", "account_of", "open_earnings"]
 
 log = structlog.get_logger()
 
+#: What a root locks at first for a newcomer covers so many tasks (DESIGN §8: its claim budget).
+MAX_UNPAID: Final = 16
+
 
 class KeepsVouchers(Protocol):
     """``VoucherBook``, as far as earnings go."""
@@ -75,6 +78,9 @@ class Earnings:
         book: keeps them.
         account: whose are taken.
         seen: told the amount of the last one that was taken, by payer.
+        told_rpc: the node that the settings name.
+        max_unpaid: how many accepted tasks may be unpaid before no more are asked for.
+        trust: told whether more may be asked for.
     """
 
     def __init__(
@@ -83,9 +89,18 @@ class Earnings:
         account: Account,
         *,
         seen: Callable[[Address, int], None],
+        told_rpc: str | None = None,
+        max_unpaid: int = MAX_UNPAID,
+        trust: Callable[[bool], None] = lambda _: None,
     ) -> None:
+        #: The node that the settings name, where it may be asked.
+        self.told_rpc: Final = told_rpc
+        self._max_unpaid: Final = max_unpaid
+        self._trust: Final = trust
+        self._unpaid: Final[set[TaskId]] = set()
+        self._expecting: Final[set[TaskId]] = set()
         self._book: Final = book
-        self._account: Final = account
+        self.account: Final = account
         self._seen: Final = seen
         self._one_at_a_time: Final = trio.Lock()
         self.last = book.last_voucher(account.escrow, account.payer, account.payee)
@@ -97,10 +112,22 @@ class Earnings:
         if grant.task.voucher_wei is None or grant.task.generation is None:
             return
         expected = Expected(result=result, reward_wei=int(grant.task.voucher_wei))
+        self._expecting.add(grant.task.id)
         try:
             await self._book.expect(grant.task.id, grant.task.generation, expected)
         except StoreFull as full:
             log.warning("earning_not_kept", task_id=grant.task.id, reason=str(full))  # it is known until we end
+
+    def settled(self, task: TaskId, *, accepted: bool) -> None:
+        """A result was answered: it is owed from now on, or never will be."""
+        if task not in self._expecting:
+            return
+        self._expecting.discard(task)
+        if accepted:
+            self._unpaid.add(task)
+            if len(self._unpaid) == self._max_unpaid:
+                log.warning("work_unpaid", tasks=len(self._unpaid), payer=self.account.payer)
+                self._trust(False)
 
     async def take(self, vouchers: Iterable[SignedVoucher]) -> None:
         """Check vouchers and keep those that are right."""
@@ -109,7 +136,7 @@ class Earnings:
                 await self._take(told)
 
     async def _take(self, told: SignedVoucher) -> None:
-        check = partial(check_voucher, told, self._account, last=self.last, expected=self._book.expected)
+        check = partial(check_voucher, told, self.account, last=self.last, expected=self._book.expected)
         checked = await trio.to_thread.run_sync(check)  # the first imports the elliptic curves, half a second
         facts = {"payer": told.payer, "cumulative_wei": told.cumulative_wei, "tasks": len(told.tasks)}
         if checked is None:
@@ -124,7 +151,11 @@ class Earnings:
             log.warning("voucher_not_kept", **facts, reason=str(full))  # the next one lists its tasks again
             return
         self.last = checked
-        self._seen(self._account.payer, checked.cumulative_wei)
+        self._expecting.difference_update(each.task for each in told.tasks)
+        self._unpaid.difference_update(each.task for each in told.tasks)
+        if len(self._unpaid) < self._max_unpaid:
+            self._trust(True)
+        self._seen(self.account.payer, checked.cumulative_wei)
         log.info("voucher_taken", **facts)
 
 
@@ -137,6 +168,8 @@ async def open_earnings(
     payout: Address | None,
     door_url: str,
     seen: Callable[[Address, int], None],
+    max_unpaid: int = MAX_UNPAID,
+    trust: Callable[[bool], None] = lambda _: None,
 ) -> AsyncIterator[Earnings | None]:
     """What a worker of this swarm earns; None where nobody is named who pays.
 
@@ -147,6 +180,8 @@ async def open_earnings(
         payout: who is paid for its work instead.
         door_url: where the settings come from.
         seen: told the amount of the last voucher that was taken, by payer.
+        max_unpaid: how many accepted tasks may be unpaid before no more are asked for.
+        trust: told whether more may be asked for.
 
     *Resource handling*: the book is open while the block is.
     """
@@ -155,11 +190,12 @@ async def open_earnings(
         yield None
         return
     async with open_voucher_book(path, clock=time.time) as book:
+        rpc = _believable(ethereum.rpc, door_url)
         try:
-            await book.note_account(account, rpc=_believable(ethereum.rpc, door_url))
+            await book.note_account(account, rpc=rpc)
         except StoreFull as full:
             log.warning("account_not_kept", reason=str(full))  # vouchers that come are kept once there is room
-        yield Earnings(book, account, seen=seen)
+        yield Earnings(book, account, seen=seen, told_rpc=rpc, max_unpaid=max_unpaid, trust=trust)
 
 
 def _believable(rpc: str | None, door_url: str) -> str | None:

@@ -43,6 +43,7 @@ from swarm.wire import (
     Settings,
     Stats,
 )
+from swarm.worker.channel_watch import watch_channel
 from swarm.worker.dispatch import Counters, Dispatch
 from swarm.worker.earnings import open_earnings
 from swarm.worker.effects import Effect
@@ -77,6 +78,9 @@ OWED_SHARE: Final = 0.5
 MAX_ADDRS: Final = 16
 #: What is being written when we leave may take so long.
 LAST_WRITES_S: Final = 1.0
+
+HOLD_UNCOVERED: Final = "the payer's money on the chain doesn't cover its vouchers, or it is taking it back"
+HOLD_UNPAID: Final = "what was done isn't paid for by a voucher yet"
 
 JOURNAL_FILE: Final = "journal.db"
 BLOCKS_DIRECTORY: Final = "blocks"
@@ -212,6 +216,15 @@ async def work(
 
     send_grant, grants = trio.open_memory_channel[Grant](GRANTS_PER_SLOT * settings.slots)
     send_result, results = trio.open_memory_channel[Result](settings.slots)
+
+    def trust(pays: bool, *, why: str = HOLD_UNPAID) -> None:
+        """Ask for no more while too much is unpaid, or what was signed isn't covered."""
+        if pays:
+            turns.resume(why)
+            wake.poke()
+        else:
+            turns.hold(why)
+
     async with (
         open_earnings(
             door.settings.ethereum,
@@ -220,6 +233,8 @@ async def work(
             payout=settings.payout,
             door_url=door.url,
             seen=turns.took_voucher,
+            max_unpaid=settings.max_unpaid,
+            trust=trust,
         ) as earnings,
         trio.open_nursery() as disk,
         trio.open_nursery() as nursery,
@@ -296,6 +311,18 @@ async def work(
         nursery.start_soon(partial(tell_idle, turns, lambda: door.connected, clock=clock))
         if settings.p2p:
             nursery.start_soon(take_part)
+        node = settings.rpc or (earnings.told_rpc if earnings is not None else None)
+        if earnings is not None and node is not None:
+            nursery.start_soon(
+                partial(
+                    watch_channel,
+                    node,
+                    earnings.account,
+                    lambda: earnings.last,
+                    key=identity.eth_key,
+                    trust=partial(trust, why=HOLD_UNCOVERED),
+                )
+            )
 
         started()
         await leave(stops, turns, apply, wake=wake, clock=clock, grace_s=settings.grace_s, say=say)

@@ -70,6 +70,12 @@ class WorkerSettings:
         parse=text,
         secret=True,
     )
+    max_unpaid: int = setting(
+        "how many accepted tasks of jobs that pay by vouchers may be without one before no more are asked for",
+        default=16,
+        parse=count(1, 100_000),
+        unit="tasks",
+    )
     ca_file: Path | None = setting("certificates to trust the door by, a PEM file", default=None, parse=directory)
     grace_s: float = setting(
         "how long running tasks may go on after the first Ctrl-C",

@@ -15,10 +15,12 @@ from eth_account import Account as EthAccount
 from rendezvous.chain import escrow
 from rendezvous.chain.rpc import open_rpc
 from swarm.cli.worker import main
-from swarm.identity import open_identity
+from swarm.errors import ConfigurationError
+from swarm.identity import open_identity, read_eth_key
 from swarm.vouchers import EMPTY_TASKS_ROOT, Escrow, Voucher, sign_voucher
+from swarm.worker.channel_watch import look, pause_s
 from swarm.worker.promises import Account, KeptVoucher
-from swarm.worker.voucher_book import VOUCHERS_FILE, open_voucher_book
+from swarm.worker.voucher_book import VOUCHERS_FILE, open_voucher_book, read_book
 from tests.chain.hardhat import ETHER, Chain, Hardhat, fresh_chain
 from tests.chain.test_channels import send
 
@@ -210,6 +212,55 @@ def test_a_node_of_another_chain_or_none_is_refused(alice: Alice, capsys: pytest
     alice.keep(6 * 10**15)
     assert alice.run("wallet", "--rpc", "http://127.0.0.1:9") == 3
     assert "127.0.0.1:9" in capsys.readouterr().err
+
+
+def last_of(alice: Alice) -> tuple[Account, KeptVoucher]:
+    ((account, noted),) = read_book(alice.data / VOUCHERS_FILE)
+    assert noted is not None
+    return Account(escrow=account.escrow, payer=account.payer, payee=account.payee), noted.kept
+
+
+def as_payer(alice: Alice, data: bytes) -> None:
+    async def call() -> None:
+        async with open_rpc(alice.url) as rpc:
+            await send(rpc, alice.chain.key, alice.chain.contract, data)
+
+    asyncio.run(call())
+
+
+def test_a_worker_that_sees_an_exit_redeems_its_last_voucher_at_once(alice: Alice) -> None:
+    alice.keep(6 * 10**15)
+    alice.give(alice.address, ETHER)
+    account, last = last_of(alice)
+    key = read_eth_key(alice.data)
+    calm = look(alice.url, account, last, key)
+    assert (calm.redeemed, calm.covers(last), calm.channel.settled_wei) == (None, True, 0)
+    assert pause_s(calm) == 900.0  # four times within the exit delay
+
+    as_payer(alice, escrow._call("startExit", [alice.address]))
+    seen = look(alice.url, account, last, key)
+    assert seen.redeemed is not None
+    assert seen.channel.settled_wei == 6 * 10**15
+    assert not seen.covers(last)  # no more work while the payer takes its money back
+    again = look(alice.url, account, last, key)
+    assert again.redeemed is None
+
+
+def test_a_worker_without_ether_is_told_who_can_redeem_for_it(alice: Alice) -> None:
+    alice.keep(6 * 10**15)
+    alice.give(alice.address, 0)
+    account, last = last_of(alice)
+    as_payer(alice, escrow._call("startExit", [alice.address]))
+    with pytest.raises(ConfigurationError, match="no ether for the gas") as told:
+        look(alice.url, account, last, read_eth_key(alice.data))
+    assert told.value.hint is not None
+    assert "--key-file" in told.value.hint
+
+
+def test_an_over_signed_voucher_is_seen_not_to_be_covered(alice: Alice) -> None:
+    alice.keep(LOCKED + 1)
+    account, last = last_of(alice)
+    assert not look(alice.url, account, last, read_eth_key(alice.data)).covers(last)
 
 
 def test_a_directory_where_no_worker_ran_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

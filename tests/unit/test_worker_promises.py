@@ -253,6 +253,24 @@ def test_a_directory_without_a_book_has_no_vouchers(tmp_path: Path) -> None:
     assert read_book(tmp_path / "vouchers.db") == []
 
 
+async def test_a_worker_asks_for_no_more_while_too_much_is_unpaid(tmp_path: Path) -> None:
+    trusted: list[bool] = []
+    async with open_voucher_book(tmp_path / "vouchers.db", clock=lambda: 1_000.0) as book:
+        earnings = Earnings(book, ACCOUNT, seen=lambda payer, wei: None, max_unpaid=3, trust=trusted.append)
+        for each in TASKS:
+            await earnings.expect(grant(each), each.result)
+        earnings.settled(TASKS[4].task, accepted=False)  # refused: nobody owes it
+        for each in TASKS[:2]:
+            earnings.settled(each.task, accepted=True)
+            earnings.settled(each.task, accepted=True)
+        assert trusted == []
+        earnings.settled(TASKS[2].task, accepted=True)
+        assert trusted == [False]
+        with trio.fail_after(20):
+            await earnings.take([told(0, 1)])
+        assert trusted == [False, True]
+
+
 @pytest.mark.parametrize(
     ("rpc", "door", "kept"),
     [
