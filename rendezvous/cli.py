@@ -19,6 +19,7 @@ import click
 from rendezvous import operate
 from rendezvous.command import apply, duration_of, find, open_ledger_engine, options, settings_of
 from rendezvous.contract_commands import contract
+from rendezvous.ledger_commands import migrate
 from rendezvous.money_commands import deposit, wallet, withdraw
 from rendezvous.settings import RootSettings
 from swarm.errors import ConfigurationError, DirectoryLocked, SwarmError, UnreachableError
@@ -303,5 +304,5 @@ def gc(min_age: str, **given: Any) -> None:
     click.echo(f"deleted {deleted} blocks, {freed_bytes} bytes")
 
 
-for command in (wallet, deposit, withdraw, contract, *operate.COMMANDS):
+for command in (wallet, deposit, withdraw, contract, migrate, *operate.COMMANDS):
     cli.add_command(command)
