@@ -103,6 +103,8 @@ class Session:
         self._put, self._answers = trio.open_memory_channel[TurnAnswer | TurnRefused](QUEUED_MESSAGES)
         self._why = "the session was closed"
         self._code: int | None = None
+        #: What the operator said of it.
+        self._said = ""
 
     async def exchange(self, turn: Turn) -> TurnAnswer | TurnRefused:
         """Say one turn and wait for its answer; one at a time.
@@ -126,7 +128,8 @@ class Session:
     def fault(self) -> DoorUnreachable | DoorRefused:
         """Why the session is over."""
         if self._code == CLOSE_REVOKED:
-            return DoorRefused(RefusalCode.KEY_REVOKED, "the operator revoked this worker's key", status=401)
+            told = f": {self._said}" if self._said else ""
+            return DoorRefused(RefusalCode.KEY_REVOKED, f"the operator revoked this worker's key{told}", status=401)
         return DoorUnreachable(self.url, self._why)
 
     async def read(self) -> None:
@@ -142,6 +145,7 @@ class Session:
             except ConnectionClosed as closed:
                 if closed.reason is not None:
                     self._code = closed.reason.code
+                    self._said = (closed.reason.reason or "").partition(": ")[2]
                     self._why = f"the door closed the session ({closed.reason.code} {closed.reason.reason or ''})"
             except (MalformedInput, trio.WouldBlock) as fault:
                 self._why = f"the door sent what can't be understood: {fault}"

@@ -57,6 +57,8 @@ RECHECK_S: Final = 5.0
 #: Messages that aren't turns that a session may send before it is ended.
 MAX_FAULTS: Final = 5
 MAX_QUEUED: Final = 64
+#: What a close frame has room for beside its code.
+MAX_REASON_BYTES: Final = 123
 #: aiohttp refuses a message of exactly its limit.
 _ROOM_BYTES: Final = 64
 
@@ -133,7 +135,9 @@ class _Session:
         finally:
             ending.cancel()
         code, reason = self._end or (CLOSE_GOING_AWAY, "")
-        await self.socket.close(code=code, message=reason.encode()[:120])
+        # cut between characters: a close with half of one would be a protocol error, and its code lost
+        told = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
+        await self.socket.close(code=code, message=told)
 
 
 class Sessions:

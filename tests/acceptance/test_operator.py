@@ -72,6 +72,7 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     revoked, other = (alice, bob) if held == alice.address else (bob, alice)
     assert "1 sessions ended, 1 tasks wait again" in _root(root, "revoke", held, "--why", "sends broken results")
     assert revoked.process.wait(20) == 5
+    assert "sends broken results" in revoked.process.tail()
     until(lambda: _holder(root, task) == other.address, 15, "the other worker to have it")
     revoked.start()  # its key is revoked, and so is its address
     assert revoked.process.wait(START_S) == 5

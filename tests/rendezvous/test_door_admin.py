@@ -91,6 +91,15 @@ async def test_a_revoked_worker_loses_its_session_its_leases_and_its_key_at_once
         assert (await stage.operator.get("/v1/workers")).data["items"] == []
 
 
+async def test_a_long_reason_in_any_language_ends_the_session_with_the_same_code(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        async with talk(stage, alice) as session:
+            await session.take()
+            await stage.operator.post("/v1/admin/revoke", {"owner": alice.address, "why": "zu spät: " + "ü" * 300})
+            assert await session.closed() == session_module.CLOSE_REVOKED
+
+
 async def test_a_revoked_worker_enrols_again_only_after_it_was_admitted(tmp_path: Path) -> None:
     async with door(tmp_path) as stage:
         alice = await stage.worker("alice")

@@ -283,9 +283,10 @@ async def test_a_key_that_is_revoked_during_a_session_ends_it(
     with pytest.raises(DoorRefused) as caught:  # noqa: PT012 -- it is raised where the block is left
         async with door_to(server, alice, tmp_path) as door:
             await door.turn(turn())
-            await server.sessions[0].aclose(4001, "key_revoked")
+            await server.sessions[0].aclose(4001, "key_revoked: it sends broken results")
             await trio.sleep_forever()
     assert caught.value.code == "key_revoked"
+    assert str(caught.value).endswith("key: it sends broken results")
 
 
 async def test_a_root_that_forgot_our_key_gets_a_new_enrolment(
