@@ -41,8 +41,6 @@ ASK_S: Final = 5.0
 ASKED_AT_ONCE: Final = 10
 #: Providers taken from one look-up: what a hostile table can make us try.
 MAX_FOUND: Final = 256
-#: Connected peers below which each newcomer is told of all our contents: it is among the closest to all of them.
-FEW_PEERS: Final = 20
 
 
 def key_of_digest(digest: bytes) -> str:
@@ -202,7 +200,7 @@ class Rendezvous:
 
     async def provide(self, digest: bytes) -> bool:
         """Say in the DHT that we have the block of this sha2-256 digest; True where somebody was told."""
-        return await self._dht.provide(key_of_digest(digest))
+        return await self._dht.provide_nearby(bytes.fromhex(key_of_digest(digest)))
 
     async def keep_provided(
         self, provided: Provided, has: Callable[[Cid], Awaitable[bool]], *, interval_s: float
@@ -217,7 +215,7 @@ class Rendezvous:
         told: frozenset[ID] = frozenset()
         while True:
             connected = self._servers()
-            if connected - told and len(connected) < FEW_PEERS:
+            if not connected & told:  # whoever was told is gone, or came back without its records
                 provided.say_all_again()
             told = connected
             for gone in provided.take_forgotten():

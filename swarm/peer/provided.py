@@ -15,10 +15,10 @@ from swarm.model import Cid
 
 __all__ = ["AGAIN_S", "MAX_KEPT", "Provided"]
 
-#: Contents that are kept provided. At one in two seconds all are said in nine minutes, before the first is due again.
+#: Contents that are kept provided. At one in five seconds all are said in 22 minutes, before the first is due again.
 MAX_KEPT: Final = 256
-#: Half of what a record lives with us (``hardened_dht.PROVIDER_TTL_S``); Kubo keeps it for longer.
-AGAIN_S: Final = 900.0
+#: Well before a record is forgotten (``hardened_dht.PROVIDER_TTL_S``, 30 minutes with us; Kubo keeps it for longer).
+AGAIN_S: Final = 1500.0
 
 
 class Provided:

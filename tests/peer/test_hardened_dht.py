@@ -28,6 +28,7 @@ from swarm.peer.hardened_dht import (
     MAX_STREAMS_PER_PEER,
     QUESTIONS_AT_ONCE,
     QUESTIONS_PER_S,
+    TOLD,
     build_dht,
 )
 from tests.peer.harness import connect, eventually, open_host, open_stranger
@@ -157,3 +158,30 @@ async def test_of_an_answer_that_names_thousands_of_others_few_are_noted() -> No
 
         assert len(named) == MAX_CLOSER
         assert len(alice.get_peerstore().peer_ids()) < MAX_CLOSER + 5
+
+
+async def test_of_a_result_the_nearest_few_servers_are_told_and_we_know_it_ourselves() -> None:
+    near = [ID(b"\x00\x04%04d" % n) for n in range(20)]
+    told: list[ID] = []
+
+    async def send(peer: ID, _: bytes) -> bool:
+        told.append(peer)
+        return True
+
+    async with open_host() as alice:
+        dht = build_dht(alice)
+        store = dht.provider_store
+        dht.routing_table.find_local_closest_peers = lambda *_: near  # type: ignore[method-assign]
+        store._send_add_provider = send  # type: ignore[method-assign]
+        assert await dht.provide_nearby(KEY)
+
+        assert set(told) == set(near[:TOLD])
+        assert [provider.peer_id for provider in store.get_providers(KEY)] == [alice.get_id()]
+        dht.forget(KEY)
+        assert store.get_providers(KEY) == []
+        assert KEY not in store.providing_keys
+
+
+async def test_where_nobody_is_near_nobody_is_told() -> None:
+    async with open_host() as alice:
+        assert not await build_dht(alice).provide_nearby(KEY)
