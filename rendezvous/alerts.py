@@ -81,6 +81,14 @@ class Alerts:
         """Those that last, the oldest first."""
         return tuple(sorted(self._lasting.values(), key=lambda alert: alert.since))
 
+    def lasts(self, code: str, subject: str = "") -> bool:
+        """Whether there is such an alert now."""
+        return (code, subject) in self._lasting
+
+    def subjects(self, code: str) -> frozenset[str]:
+        """Whom the alerts of a code are about."""
+        return frozenset(subject for known, subject in self._lasting if known == code)
+
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call the listener with each alert that begins (True) or ends (False).
 

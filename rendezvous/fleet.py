@@ -88,6 +88,8 @@ class Worker:
     boot: str = ""
     #: The number of its last turn.
     turn_n: int = 0
+    #: When tasks were last pushed to it, monotonic seconds.
+    pushed_at: float = 0.0
     slots: int = 0
     free: int = 0
     gossip: bool = False
@@ -360,8 +362,12 @@ class Fleet:
                 worker.session.nudge()
 
     def assignable(self) -> list[Worker]:
-        """The workers that tasks can be pushed to: live, with a session and a free slot."""
-        return [worker for worker in self.live() if worker.session is not None and worker.free > 0 and worker.boot]
+        """The workers that tasks can be pushed to: live, with a session and a free slot.
+
+        Who was pushed something longest ago comes first: of the equally loaded it is next.
+        """
+        found = [worker for worker in self.live() if worker.session is not None and worker.free > 0 and worker.boot]
+        return sorted(found, key=lambda worker: worker.pushed_at)
 
     def hungry(self) -> list[Worker]:
         """The workers with a session that asked for more than they got."""

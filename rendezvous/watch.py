@@ -152,7 +152,7 @@ class Watch:
 
     def _look_at_workers(self, now: float) -> None:
         done, failed = self._done.counts(now=now), self._failed.counts(now=now)
-        lasting = self._lasting(SUCCESS_LOW)
+        lasting = self._alerts.subjects(SUCCESS_LOW)
         for worker in done.keys() | failed.keys() | lasting:
             counts = Counts(done=done.get(worker, 0), failed=failed.get(worker, 0))
             if check_success(counts, self._rules, lasts=worker in lasting):
@@ -166,7 +166,7 @@ class Watch:
                 self._alerts.end(SUCCESS_LOW, worker)
 
     def _look_at_count(self, code: str, subject: str, count: int, threshold: int, *, what: str, hint: str) -> None:
-        if check_count(count, threshold, lasts=subject in self._lasting(code)):
+        if check_count(count, threshold, lasts=self._alerts.lasts(code, subject)):
             self._alerts.begin(code, f"{count} {what} in {WINDOW_S / 60:.0f} min", hint=hint, subject=subject)
         else:
             self._alerts.end(code, subject)
@@ -174,7 +174,7 @@ class Watch:
     def look_at_queue(self, ready_since: float | None) -> None:
         """Ask the rule about the oldest ready task (ledger seconds); None where none is ready."""
         age_s = None if ready_since is None else self._ledger.now() - ready_since
-        if check_queue_age(age_s, self._rules, lasts=bool(self._lasting(QUEUE_OLD))):
+        if check_queue_age(age_s, self._rules, lasts=self._alerts.lasts(QUEUE_OLD)):
             self._alerts.begin(
                 QUEUE_OLD,
                 f"the oldest ready task has waited for {(age_s or 0.0) / 60:.0f} min",
@@ -183,6 +183,3 @@ class Watch:
             )
         else:
             self._alerts.end(QUEUE_OLD)
-
-    def _lasting(self, code: str) -> set[str]:
-        return {alert.subject for alert in self._alerts.active if alert.code == code}

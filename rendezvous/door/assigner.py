@@ -110,6 +110,7 @@ class Assigner:
 
     def _push(self, worker: Worker, assigned: Assigned, boot: str, n: int, after_s: float) -> None:
         self._fleet.set_free(worker, worker.free - len(assigned.granted))
+        worker.pushed_at = self._clock()
         for grant in assigned.granted:
             self._metrics.count("swarm_grants_total", via=grant.via.value)
         if worker.session is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from pathlib import Path
@@ -58,6 +59,33 @@ async def test_who_has_least_to_do_for_its_size_gets_the_next(tmp_path: Path) ->
         await stage.submit(carol, 10)
         got = {name: len((await _pushed(session))["grants"]) for name, session in sessions.items()}
         assert got == {"alice": 4, "bob": 4, "dave": 2}
+
+
+async def test_tasks_that_come_one_by_one_go_round_among_the_idle(tmp_path: Path) -> None:
+    async with door(tmp_path, mode="assign") as stage, contextlib.AsyncExitStack() as stack:
+        carol = await stage.requester("carol")
+        holders = []
+        for name in ("alice", "bob", "dave"):
+            session = await stack.enter_async_context(talk(stage, await stage.worker(name)))
+            await session.take()
+            holders.append(session)
+        got = []
+        for _ in range(3):
+            (task,) = await stage.submit(carol, 1)
+            frames = [asyncio.create_task(session.socket.receive()) for session in holders]
+            async with asyncio.timeout(5):
+                done, rest = await asyncio.wait(frames, return_when=asyncio.FIRST_COMPLETED)
+            assert len(done) == 1
+            number = frames.index(done.pop())
+            for left in rest:
+                left.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            got.append(holders[number].worker.address)
+            grant = (await carol.get(f"/v1/tasks/{task}")).data
+            assert grant["assignee"] == got[-1]
+            done_now = {"task": {"id": task}, "fence": grant["fence"]}
+            await holders[number].take(done=[holders[number].worker.done(done_now)])
+        assert len(set(got)) == 3
 
 
 async def test_no_worker_is_pushed_more_than_it_has_slots_for(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
             ["http://one.example/"], ["http://two.example/"]
         ]  # fmt: skip
 
+        quiet = await run(tmp_path, "alerts", "--data", data)
+        assert (quiet.out, quiet.err) == ("", "no alert lasts\n")
+
         failed = await run(tmp_path, "fail", NOBODY, "--why", "a test", "--data", data)
         assert (failed.code, failed.out) == (1, f"{NOBODY}\tnot_found: there is no task {NOBODY}\n")
         admitted = await run(
