@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
 
+from swarm.blocks import BlockStore
 from swarm.content.cid import build, parse_cid, raw_cid
 from swarm.model import Cid
 from swarm.peer import provided
 from swarm.peer.dht import key_of_digest
 from swarm.peer.node import Peer, open_peer
 from swarm.peer.provided import AGAIN_S, Provided
+from swarm.worker.join import Part
+from swarm.worker.storage import Storage
 from tests.peer.harness import config, eventually
 from tests.peer.test_bitswap import serving
 from tests.peer.test_dht import member, rendezvous_of
@@ -138,6 +143,19 @@ async def test_no_more_is_kept_in_the_dht_than_the_cap(monkeypatch: pytest.Monke
             await eventually(lambda cid=cid: known(root, cid))  # type: ignore[misc]
         keys = rendezvous_of(alice)._dht.provider_store.providing_keys
         await eventually(lambda: len(keys) <= 3)  # and the swarm's tag
+
+
+async def test_what_a_worker_made_before_its_peer_was_open_is_said_once_it_is(tmp_path: Path) -> None:
+    blocks = BlockStore(tmp_path, max_bytes=None)
+    blocks.put(CIDS[0], b"content 0")
+    part, storage = Part(), Storage(blocks, owed=list)
+    part.provide([CIDS[0]])
+    async with open_peer(config("root", dht=True)) as root, trio.open_nursery() as nursery:
+        alice = member(root, provide_interval_s=0.01)
+        take = partial(part.take, alice, storage, root=lambda: None, heard=lambda _: None, opened=lambda _: None)
+        nursery.start_soon(take)
+        await eventually(lambda: known(root, CIDS[0]))
+        part.leave()
 
 
 async def test_without_a_dht_nobody_is_told_and_nobody_found() -> None:
