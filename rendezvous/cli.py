@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 
 from rendezvous import operate
+from rendezvous.channel_commands import channel
 from rendezvous.command import apply, duration_of, find, open_ledger_engine, options, settings_of
 from rendezvous.contract_commands import contract
 from rendezvous.ledger_commands import migrate
@@ -304,5 +305,5 @@ def gc(min_age: str, **given: Any) -> None:
     click.echo(f"deleted {deleted} blocks, {freed_bytes} bytes")
 
 
-for command in (wallet, deposit, withdraw, contract, migrate, *operate.COMMANDS):
+for command in (wallet, deposit, withdraw, contract, channel, migrate, *operate.COMMANDS):
     cli.add_command(command)

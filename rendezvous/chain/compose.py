@@ -13,10 +13,14 @@ from rendezvous.ledger.money_ops import Intent, IntentKind
 from swarm.model import Address, Wei
 from swarm.vouchers import chain_task_id
 
-__all__ = ["DEADLINE_S", "Composed", "Purse", "chain_task", "compose"]
+__all__ = ["CHANNEL_KINDS", "DEADLINE_S", "Composed", "Purse", "chain_task", "compose", "is_met"]
 
 #: A task's deadline is long: what it buys the worker is that money leaves by a verdict, not by the clock. 90 days.
 DEADLINE_S: Final = 90 * 86_400
+
+
+#: What is about a channel: whether it is met is read there before it is signed.
+CHANNEL_KINDS: Final = frozenset({IntentKind.FUND, IntentKind.EXIT, IntentKind.CLOSE})
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +56,7 @@ def compose(
         purse: what can be spent.
         sender: who calls.
         timestamp: of the newest block, Unix seconds.
-        channels: those that are to be funded, as a final block has them.
+        channels: those that the intents are about, as a final block has them.
 
     Returns:
         None where they are true already.
@@ -68,6 +72,10 @@ def compose(
         return Composed(chosen, data, value_wei=total_wei - draw_wei, draw_wei=draw_wei)
     if kind is IntentKind.FUND:
         return _fund(intents, purse, channels)
+    if kind in (IntentKind.EXIT, IntentKind.CLOSE):
+        payees = [each.payee or escrow.NO_ADDRESS for each in intents]
+        call = escrow.start_exit if kind is IntentKind.EXIT else escrow.finish_exit
+        return Composed(tuple(intents), call(payees))
     if kind is IntentKind.DEPOSIT:
         missing_wei = intents[0].amount_wei - purse.escrow_wei
         if missing_wei <= 0:
@@ -100,6 +108,15 @@ def _fund(intents: Sequence[Intent], purse: Purse, channels: Mapping[Address, Ch
     total_wei = sum(amount_wei for _, amount_wei in amounts)
     draw_wei = min(total_wei, max(0, purse.escrow_wei))
     return Composed(tuple(chosen), escrow.fund(amounts), value_wei=total_wei - draw_wei, draw_wei=draw_wei)
+
+
+def is_met(intent: Intent, channel: ChainChannel) -> bool:
+    """Whether a channel is as an intent about it wants it already."""
+    if intent.kind is IntentKind.FUND:
+        return channel.held_wei >= intent.amount_wei
+    closing = channel.exit_at != 0
+    # Nothing locked is nothing to take back; and a funding ends an exit: whoever asked for that must ask again.
+    return not channel.locked_wei or (closing if intent.kind is IntentKind.EXIT else not closing)
 
 
 def chain_task(intent: Intent) -> bytes:

@@ -42,9 +42,11 @@ __all__ = [
     "decode_task",
     "deploy_data",
     "deposit",
+    "finish_exit",
     "fund",
     "output_digest",
     "runtime_sha256",
+    "start_exit",
     "task_call",
     "topic_of",
     "withdraw",
@@ -117,6 +119,13 @@ class ContractError:
 
     name: str
     args: tuple[Any, ...]
+
+    @property
+    def payee(self) -> Address | None:
+        """The worker whose channel it names."""
+        from eth_utils.address import to_checksum_address
+
+        return to_checksum_address(self.args[0]) if self.name == "ExitNotReady" else None
 
     @property
     def task(self) -> bytes | None:
@@ -228,6 +237,16 @@ def deposit() -> bytes:
 def fund(amounts: Sequence[tuple[Address, Wei]]) -> bytes:
     """Lock more on channels; an exit under way ends by it."""
     return _call("fund", list(amounts))
+
+
+def start_exit(workers: Sequence[Address]) -> bytes:
+    """Ask for what is locked on channels; those that are empty, or being closed already, are left as they are."""
+    return _call("startExit", list(workers))
+
+
+def finish_exit(workers: Sequence[Address]) -> bytes:
+    """Take what is locked on channels back, once the delay is over."""
+    return _call("finishExit", list(workers))
 
 
 def withdraw(to: Address, amount_wei: Wei) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rendezvous.chain import escrow
-from rendezvous.chain.compose import Purse, chain_task, compose
+from rendezvous.chain.compose import CHANNEL_KINDS, Purse, chain_task, compose, is_met
 from rendezvous.chain.escrow import ChainChannel, ChainTask, ContractError, TaskState
 from rendezvous.chain.outbox import ChainView
 from rendezvous.chain.rpc import Rpc
@@ -65,6 +65,8 @@ class Judge:
                 break
             named = error.task if isinstance(error, ContractError) else None
             bad = [intent for intent in left if intent.task is not None and chain_task(intent) == named]
+            payee = error.payee if isinstance(error, ContractError) else None
+            bad += [intent for intent in left if payee is not None and intent.payee == payee]
             if len(left) == 1 and not _is_about_money(error):
                 bad = left
             if not bad:
@@ -90,14 +92,14 @@ class Judge:
         }
 
     async def channels(self, intents: Sequence[Intent], view: ChainView) -> dict[Address, ChainChannel]:
-        """The channels that these intents are to fund, on a final block.
+        """The channels that these intents are about, on a final block.
 
         Of a channel there is one open funding at most, so nothing of ours that isn't final adds to it.
 
         Raises:
             RpcSaid: the node can't say.
         """
-        payees = list(dict.fromkeys(intent.payee for intent in intents if intent.kind is IntentKind.FUND))
+        payees = list(dict.fromkeys(intent.payee for intent in intents if intent.kind in CHANNEL_KINDS))
         if not payees:
             return {}
         block = hex(max(0, view.final))
@@ -140,8 +142,8 @@ def is_empty_wallet(words: str) -> bool:
 
 def _is_true(intent: Intent, task: ChainTask | None, view: ChainView, channels: Mapping[Address, ChainChannel]) -> bool:
     """Whether the chain has what the intent wants already."""
-    if intent.kind is IntentKind.FUND:
-        return channels[intent.payee or escrow.NO_ADDRESS].held_wei >= intent.amount_wei
+    if intent.kind in CHANNEL_KINDS:
+        return is_met(intent, channels[intent.payee or escrow.NO_ADDRESS])
     if intent.kind is IntentKind.DEPOSIT:
         return view.escrow_wei >= intent.amount_wei
     if task is None:

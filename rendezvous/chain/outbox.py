@@ -54,7 +54,15 @@ __all__ = [
 ]
 
 #: Items of one transaction (`escrow.md` §7: measured ceilings with a margin).
-BATCH_MOST: Final[Mapping[str, int]] = {"create": 500, "settle": 200, "deposit": 1, "withdraw": 1, "fund": 500}
+BATCH_MOST: Final[Mapping[str, int]] = {
+    "create": 500,
+    "settle": 200,
+    "deposit": 1,
+    "withdraw": 1,
+    "fund": 500,
+    "exit": 1_000,
+    "close": 1_000,
+}
 
 #: How long a block takes at most on the chains that we know, seconds.
 BLOCK_S: Final = 15.0

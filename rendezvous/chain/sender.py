@@ -14,7 +14,7 @@ import attrs
 import structlog
 
 from rendezvous.chain import escrow
-from rendezvous.chain.compose import Composed, Purse, compose
+from rendezvous.chain.compose import CHANNEL_KINDS, Composed, Purse, compose, is_met
 from rendezvous.chain.escrow import ChainChannel
 from rendezvous.chain.fees import Fees
 from rendezvous.chain.finality import Finality
@@ -46,7 +46,6 @@ from rendezvous.ledger.money_ops import (
     Finalized,
     Foreign,
     Intent,
-    IntentKind,
     Item,
     ItemOutcome,
     Record,
@@ -358,10 +357,10 @@ class TransactionSender:
             escrow_wei=view.escrow_wei - sum(each.draw_wei for each in unseen),
         )
         channels = await self._judge.channels(intents, view)
-        enough = tuple(each for each in intents if each.kind is IntentKind.FUND and _has_enough(each, channels))
-        if enough:
-            await self._write(Deferred(outcomes=tuple(true_already(intent) for intent in enough)))
-            intents = tuple(each for each in intents if each not in enough)
+        met = tuple(each for each in intents if each.kind in CHANNEL_KINDS and _is_met(each, channels))
+        if met:
+            await self._write(Deferred(outcomes=tuple(true_already(intent) for intent in met)))
+            intents = tuple(each for each in intents if each not in met)
             if not intents:
                 return True
         call = compose(intents, purse, sender=self._signer.address, timestamp=view.timestamp, channels=channels)
@@ -444,8 +443,8 @@ class TransactionSender:
         )
 
 
-def _has_enough(intent: Intent, channels: Mapping[Address, ChainChannel]) -> bool:
-    return channels[intent.payee or escrow.NO_ADDRESS].held_wei >= intent.amount_wei
+def _is_met(intent: Intent, channels: Mapping[Address, ChainChannel]) -> bool:
+    return is_met(intent, channels[intent.payee or escrow.NO_ADDRESS])
 
 
 def _hex(data: bytes) -> str:

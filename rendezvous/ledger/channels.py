@@ -10,8 +10,8 @@ Of one channel there is one open funding at most, and it holds a target, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
@@ -30,8 +30,24 @@ __all__ = ["AMOUNT_DIGITS", "ChannelRow", "Earned", "accept", "fund_key", "padde
 
 #: The digits that a ``uint96`` has at most.
 AMOUNT_DIGITS: Final = 29
-#: Asks for something to become true: kind, key, sender, amount, payee.
-NewIntent = Callable[[IntentKind, str, Address, Wei, Address], None]
+#: The chain's clock may be behind ours: an exit is finished so much after its time, seconds.
+CLOSE_AFTER_S: Final = 60.0
+
+
+class NewIntent(Protocol):
+    """Asks for something to become true, not before a time (ledger seconds) where one is given."""
+
+    def __call__(
+        self,
+        kind: IntentKind,
+        key: str,
+        sender: Address,
+        amount_wei: Wei,
+        payee: Address,
+        *,
+        not_before: float | None = None,
+    ) -> None:
+        """Write the intent."""
 
 
 def padded(amount_wei: Wei) -> str:
@@ -163,7 +179,9 @@ class Channels:
             # More was earned while a funding was under way, or collateral was taken back.
             open_fund = self._open_fund(channel)
             if not open_fund:
-                self._ask(channel, max(channel.owed_wei, channel.target_wei), open_fund)
+                self._ask(channel, channel.owed_wei, open_fund)
+        if channel.exit_at is not None and channel.locked_wei:
+            self._ask_to_close(channel, channel.exit_at)
         self._mark(channel)
         self._keep(channel)
         return True
@@ -194,6 +212,12 @@ class Channels:
         elif not self._unit.connection.run(self._statements.raise_amount, str(target_wei), open_fund[0]):
             return
         channel.target_wei = target_wei
+
+    def _ask_to_close(self, channel: ChannelRow, exit_at: int) -> None:
+        """Take the collateral back once the delay is over: whoever started the exit meant that."""
+        key = f"{channel.payer}:{channel.payee}:{exit_at}"
+        if not self._unit.connection.rows(self._statements.asked, IntentKind.CLOSE.slot, key):
+            self._new_intent(IntentKind.CLOSE, key, channel.payer, 0, channel.payee, not_before=exit_at + CLOSE_AFTER_S)
 
     # ── flags ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

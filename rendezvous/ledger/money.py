@@ -196,8 +196,25 @@ def honours(unit: Unit, row: TaskRow, worker: int, fence: int) -> bool:
 def new_intent(unit: Unit) -> NewIntent:
     """How an intent is made that isn't a task's."""
 
-    def make(kind: IntentKind, key: str, sender: Address, amount_wei: Wei, payee: Address) -> None:
-        row = _intent(unit.next("intent"), kind, key, sender, amount_wei=str(amount_wei), payee=payee, now=unit.now)
+    def make(
+        kind: IntentKind,
+        key: str,
+        sender: Address,
+        amount_wei: Wei,
+        payee: Address,
+        *,
+        not_before: float | None = None,
+    ) -> None:
+        row = _intent(
+            unit.next("intent"),
+            kind,
+            key,
+            sender,
+            amount_wei=str(amount_wei),
+            payee=payee,
+            not_before=not_before,
+            now=unit.now,
+        )
         if unit.connection.run(unit.statements.money.insert_intent, *row) != 1:
             raise StatementFailed(f"{kind} {key} was asked for already")
 
@@ -215,11 +232,12 @@ def _intent(
     task: TaskId | None = None,
     generation: int | None = None,
     payee: Address | None = None,
+    not_before: float | None = None,
 ) -> tuple[Any, ...]:
     """A new row of ``intents``, in the order of its columns."""
     state = IntentState.QUEUED.value
     head = (n, kind.slot, key, kind.value, sender, task, generation, amount_wei, payee, None, state)
-    return (*head, None, 0, 0, None, None, now, None)
+    return (*head, None, 0, 0, not_before, None, now, None)
 
 
 # ── who signs ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -71,6 +71,10 @@ class IntentKind(StrEnum):
     WITHDRAW = "withdraw"
     #: What is locked on the channel of ``payee``, and was ever paid from it, is at least ``amount_wei``.
     FUND = "fund"
+    #: What is locked on the channel of ``payee`` may be taken back after the contract's delay.
+    EXIT = "exit"
+    #: It was taken back into the requester's balance.
+    CLOSE = "close"
 
     @property
     def slot(self) -> str:

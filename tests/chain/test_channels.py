@@ -12,7 +12,7 @@ from eth_account import Account
 from rendezvous.chain import escrow
 from rendezvous.chain.keys import LocalSigner
 from rendezvous.chain.rpc import Rpc
-from rendezvous.ledger.money_ops import IntentKind, IntentState
+from rendezvous.ledger.money_ops import AddIntent, IntentKind, IntentState
 from rendezvous.ledger.ops import WorkerRef
 from swarm.chain_reader import redeem_data, release_data
 from swarm.errors import RpcSaid
@@ -232,33 +232,95 @@ async def test_a_funding_that_was_reorganised_away_is_sent_again_and_never_doubl
     await check_books(world)
 
 
+def ask_to_close(world: PayWorld, who: WorkerRef = ALICE) -> None:
+    payer = world.signer.address
+    op = AddIntent(kind=IntentKind.EXIT, key=f"{payer}:{who.address}:1", sender=payer, amount_wei=0, payee=who.address)
+    assert world.do(op)
+
+
+async def pass_time(world: PayWorld, seconds: int) -> None:
+    """On the chain and in the ledger."""
+    await world.rpc.call("evm_increaseTime", seconds)
+    await world.rpc.call("evm_mine")
+    block = await world.rpc.call("eth_getBlockByNumber", "latest", False)
+    world.now = max(world.now, float(int(block["timestamp"], 16)))
+    world.later(0.0)  # tasks of long ago expire
+
+
 async def test_a_worker_keeps_its_money_through_an_exit_and_the_root_gets_the_rest(world: PayWorld) -> None:
     submit(world, 10)
     await world.claim_key()
     work(world, 2)
     await covered(world)
     voucher, signature = voucher_of(world)
-    assert isinstance(world.signer, LocalSigner)
-    exit_call = escrow._call("startExit", [ALICE.address])
-    key = bytes(world.signer._account.key)
-    balance = await world.balance()
-    await send(world.rpc, key, world.contract, exit_call)
-    await world.settle_down(times=1)
-    await world.follow()
+    ask_to_close(world)
+    await covered(world)
     row = world.reader.channel(world.signer.address, ALICE.address)
     assert row is not None
     assert row.exit_at
+    closing = world.intents()[-1]
+    assert (closing.kind, closing.state) == (IntentKind.CLOSE, IntentState.QUEUED)
+    await world.rounds()
+    assert world.intents()[-1].state is IntentState.QUEUED  # not before its time
+
     before = await world.ether(ALICE.address)
     await send(world.rpc, key_of("mallory"), world.contract, redeem_data(voucher, signature))
     assert await world.ether(ALICE.address) - before == 2 * REWARD
-    await world.rpc.call("evm_increaseTime", EXIT_DELAY_S)
-    await world.rpc.call("evm_mine")
-    left = (await world.channel(ALICE.address)).locked_wei
-    await send(world.rpc, key, world.contract, escrow._call("finishExit", [ALICE.address]))
-    assert await world.balance() - balance == left
+    left_wei = (await world.channel(ALICE.address)).locked_wei
+    await pass_time(world, EXIT_DELAY_S + 120)
+    balance = await world.balance()
+    await covered(world)
+    assert await world.balance() - balance == left_wei > 0
+    assert world.intents()[-1].state is IntentState.DONE
+    await check_books(world)
     # the old voucher stays worthless, and new work is funded anew
-    with refused("NothingDue"):
+    with pytest.raises(RpcSaid, match="NothingDue"):
         await send(world.rpc, key_of("mallory"), world.contract, redeem_data(voucher, signature))
+    submit(world, 1)
+    work(world, 1)
+    await covered(world)
+    newer, signed = voucher_of(world, since_wei=2 * REWARD)
+    await send(world.rpc, key_of("mallory"), world.contract, redeem_data(newer, signed))
+    assert (await world.channel(ALICE.address)).settled_wei == 3 * REWARD
+
+
+async def test_what_a_worker_did_not_redeem_in_time_is_locked_for_it_again(world: PayWorld) -> None:
+    submit(world, 10)
+    await world.claim_key()
+    work(world, 2)
+    await covered(world)
+    ask_to_close(world)
+    await covered(world)
+    await pass_time(world, EXIT_DELAY_S + 120)
+    await covered(world)
+    assert (await world.channel(ALICE.address)).locked_wei == 0
+    await covered(world)  # the debt stays a debt
+    assert (await world.channel(ALICE.address)).locked_wei == 2 * REWARD
+    await send(world.rpc, key_of("alice"), world.contract, redeem_data(*voucher_of(world)))
+    assert (await world.channel(ALICE.address)).settled_wei == 2 * REWARD
+    await check_books(world)
+
+
+async def test_a_channel_that_was_funded_during_its_exit_stays_open(world: PayWorld) -> None:
+    submit(world, 40)
+    await world.claim_key()
+    work(world, 1)
+    await covered(world)
+    ask_to_close(world)
+    await covered(world)
+    world.run_task(content=b"more")
+    for number in range(12):  # more than is locked: it is topped up
+        world.run_task(content=bytes([number]))
+    await covered(world)
+    row = world.reader.channel(world.signer.address, ALICE.address)
+    assert row is not None
+    assert row.exit_at is None
+    await pass_time(world, EXIT_DELAY_S + 120)
+    await covered(world)
+    closing = next(intent for intent in world.intents() if intent.kind is IntentKind.CLOSE)
+    assert closing.state is IntentState.DONE  # there was nothing to take back any more
+    assert (await world.channel(ALICE.address)).locked_wei > 0
+    await check_books(world)
 
 
 async def test_a_worker_that_gives_its_collateral_back_is_paid_for_new_work_all_the_same(world: PayWorld) -> None:
