@@ -275,6 +275,8 @@ def _ledger_settings(settings: RootSettings, signer: Signer | None) -> LedgerSet
         host_burst=max(HOST_BURST, settings.host_rate),  # at most a second's worth at once
         swarm_rate_per_s=settings.swarm_rate,
         swarm_burst=max(HOST_BURST, settings.swarm_rate),
+        region_hours=dict(settings.region_hours),
+        newcomer_budget=settings.newcomer_budget,
         tier_shares=dict(settings.tier) or TIER_SHARES,
         first_lease_s=settings.first_lease,
         signs_all=settings.receipts == "all",

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from rendezvous.policy.hours import Hours, parse_hours
 from swarm.errors import ConfigurationError
 from swarm.settings import bytes_size, choice, count, directory, duration_s, number, setting, switch, text
 
@@ -172,6 +173,17 @@ class RootSettings:
         default=0.0,
         parse=number(0.0, 1_000_000.0),
         unit="1/s",
+    )
+    region_hours: tuple[tuple[str, Hours], ...] = setting(
+        "a region, its time zone and the hours at which its workers work, such as eu=Europe/Berlin,08:00-22:00; may "
+        "be given several times; others work at any time",
+        parse=parse_hours,
+        many=True,
+    )
+    newcomer_budget: int = setting(
+        "how many tasks a worker may hold before any of its work was accepted; 0 is no limit, ever",
+        default=16,
+        parse=count(0, 10_000),
     )
     tier: tuple[tuple[str, float], ...] = setting(
         "a tier of work and its share of the grants, such as interactive=70; may be given several times; by default "

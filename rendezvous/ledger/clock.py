@@ -54,6 +54,9 @@ def sweep(unit: Unit, lines: Lines) -> float:
     connection.run(statements.forget_invites, unit.now)
     connection.run(statements.policy.forget_records, unit.now - RECORD_KEEP_S, unit.now)
     unit.fleet.forget_silent(now=unit.now)
+    tally, unit.fleet.tally = unit.fleet.tally, {}
+    if tally:
+        connection.many(statements.policy.add_to_version, [(*key, *counted) for key, counted in sorted(tally.items())])
     due: list[float] = [at for at in connection.rows(statements.next_due)[0] if at is not None]
     return 0.0 if more else max(0.0, min([at - unit.now for at in due] + [LONGEST_PAUSE_S]))
 

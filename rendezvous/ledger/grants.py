@@ -13,6 +13,7 @@ from typing import Final
 
 import attrs
 
+from rendezvous.ledger.contexts import begin_context, contexts_of
 from rendezvous.ledger.endings import expire
 from rendezvous.ledger.guards import is_live, not_found
 from rendezvous.ledger.lines import HostState, Lines
@@ -24,7 +25,16 @@ from rendezvous.ledger.standing import Crowd, barred_hosts, budgets_of
 from rendezvous.ledger.turns import TurnWork, renew_lease
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.budget import check_budget
-from rendezvous.policy.eligibility import Candidate, Demand, check_demand, check_passed_over, check_suspect, decide
+from rendezvous.policy.eligibility import (
+    Candidate,
+    Demand,
+    check_contexts,
+    check_demand,
+    check_passed_over,
+    check_suspect,
+    decide,
+)
+from rendezvous.policy.hours import check_hours
 from rendezvous.policy.pauses import check_paused
 from rendezvous.policy.records import CLEAN, check_careful, check_troubled
 from rendezvous.policy.versions import check_approved
@@ -115,6 +125,7 @@ class _Picker:
             self._candidate(turn, lane.host, demand),
             rules=self._rules,
             job=self._unit.memory.jobs[row.job].id,
+            contexts=contexts_of(self._unit, demand) if demand.has_context else None,
             another=bool(demand.passed_over) and self.another(lane.demand),
             cleaner=demand.careful and self._has_cleaner(turn, lane.demand, lane.host),
             swarm=None if self._swarm is None else self._swarm.bucket,
@@ -186,7 +197,10 @@ class _Picker:
             self._held[turn.worker.n] = (limited[0] + 1, limited[1])
         if self._swarm is not None:
             self._swarm.take()
-        self._unit.fleet.shares.served(self._unit.memory.demands[demand].tier)
+        asked = self._unit.memory.demands[demand]
+        if asked.has_context:
+            begin_context(self._unit, asked, turn.worker.n)
+        self._unit.fleet.shares.served(asked.tier)
         self._note_suspect(demand, turn)
 
     def _note_suspect(self, demand: int, turn: TurnWork) -> None:
@@ -287,13 +301,21 @@ class _Picker:
         if known is None:
             asked = self._unit.memory.demands[demand]
             facts = turn.op.facts
-            refusal = check_demand(asked, facts) or check_approved(asked.kind, facts.versions, self._rules.approved)
+            refusal = (
+                check_demand(asked, facts)
+                or check_approved(asked.kind, facts.versions, self._rules.approved)
+                or check_hours(facts.region, self._rules.hours, now=self._unit.now)
+            )
             if refusal is None and turn.worker.n in asked.passed_over:
                 refusal = check_passed_over(asked, turn.worker.n, another=self.another(demand))
             known = self._meets[turn.worker.n, demand] = refusal is None
         if not known:
             return False
         asked = self._unit.memory.demands[demand]
+        if asked.has_context:
+            contexts = contexts_of(self._unit, asked)
+            if check_contexts(asked, contexts, turn.worker.n, now=self._unit.now) is not None:
+                return False
         return not asked.suspect or check_suspect(asked, holds_suspect=self._holds_suspect(turn.worker.n)) is None
 
     def _heap(self, demand: int) -> list[_Place]:

@@ -437,7 +437,7 @@ async def open_ledger(
         await asyncio.to_thread(migrate, engine)
         await asyncio.to_thread(repace, engine, settings)
         reading = open_reading_engine(location)
-        reader = LedgerReader(reading, newcomer_budget=settings.newcomer_budget)
+        reader = LedgerReader(reading, settings=settings)
         shared = engine.dialect.name == "postgresql"
         if clock is None:
             wall = await asyncio.to_thread(database_time, engine) if shared else None

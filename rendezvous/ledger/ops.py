@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rendezvous.ledger.money_ops import MoneyOp
+from rendezvous.policy.contexts import ProfileState
 from rendezvous.policy.pauses import Scope
 from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Settle, Status, TaskId, Via, Wei
 from swarm.wire import Requires, TaskBody
@@ -494,6 +495,33 @@ class QuarantineView(_Value, frozen=True, kw_only=True):
     who: str | None
     why: str
     times: int
+
+
+class ProfileView(_Value, frozen=True, kw_only=True):
+    """A profile that was used, and how far it is."""
+
+    name: str
+    worker: WorkerRef
+    state: ProfileState
+    #: Of its tasks.
+    accepted: int
+    #: How often a site turned it away.
+    challenges: int
+
+
+class VersionRate(_Value, frozen=True, kw_only=True):
+    """How tasks of a kind came out that ran with a release of the worker program and a version of the executor."""
+
+    kind: str
+    worker: str
+    version: str
+    done: int
+    failed: int
+
+    @property
+    def success_rate(self) -> float:
+        """What share of the executions was done, 0 to 1."""
+        return self.done / max(1, self.done + self.failed)
 
 
 class QuarantineCounts(_Value, frozen=True, kw_only=True):

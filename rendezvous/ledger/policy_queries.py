@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.contexts import context_of
 from rendezvous.ledger.ops import (
     ActView,
     ApprovalView,
+    ProfileView,
     QuarantineCounts,
     QuarantineView,
+    VersionRate,
     WorkerFacts,
     WorkerRef,
 )
 from rendezvous.ledger.rules import QUARANTINE, SECOND_ORDER, record_of, rules_of
 from rendezvous.ledger.standing import budget_of
+from rendezvous.policy.contexts import ContextKind, state_of
 from rendezvous.policy.egress import Flag
-from rendezvous.policy.eligibility import Candidate, Rules
+from rendezvous.policy.eligibility import Candidate, Contexts, Demand, Rules
+from rendezvous.policy.hours import Hours
 from rendezvous.policy.pauses import Pause
 from rendezvous.policy.records import CLEAN, Record, check_record
 from swarm.model import Status
@@ -28,19 +33,69 @@ __all__ = [
     "read_acts",
     "read_approvals",
     "read_asking",
+    "read_contexts",
     "read_pauses",
+    "read_profiles",
     "read_quarantines",
     "read_rules",
     "read_second_order",
+    "read_versions",
 ]
 
 Rows = Callable[[sa.Executable], Sequence[Any]]
 
 
-def read_rules(rows: Rows) -> Rules:
-    """The rules that hold now."""
+def read_rules(rows: Rows, hours: Mapping[str, Hours]) -> Rules:
+    """The rules that hold now, with the hours of the settings."""
     approved = rows(sa.select(t.approvals.c.name, t.approvals.c.version))
-    return rules_of(rows(sa.select(t.pauses)), [(name, version) for name, version in approved])
+    return rules_of(rows(sa.select(t.pauses)), [(name, version) for name, version in approved], hours)
+
+
+def read_contexts(rows: Rows, demand: Demand) -> Contexts | None:
+    """What is known of the profile and session that a demand names; None where it names none."""
+    if not demand.has_context:
+        return None
+    named = ((ContextKind.PROFILE, demand.requires.profile), (ContextKind.SESSION, demand.requires.session))
+    known = {}
+    for kind, name in named:
+        table = t.contexts.c
+        found = rows(
+            sa.select(table.worker, table.used_at, table.accepted, table.challenges).where(
+                table.kind == kind.value, table.name == name
+            )
+        )
+        known[kind.value] = context_of(found[0]) if found else None
+    return Contexts(**known)
+
+
+def read_profiles(rows: Rows) -> list[ProfileView]:
+    """The profiles that were used, by name."""
+    statement = (
+        sa.select(t.contexts, t.workers.c.address, t.workers.c.instance)
+        .join(t.workers, t.workers.c.n == t.contexts.c.worker)
+        .where(t.contexts.c.kind == ContextKind.PROFILE.value)
+        .order_by(t.contexts.c.name)
+    )
+    return [
+        ProfileView(
+            name=row.name,
+            worker=WorkerRef(row.address, row.instance),
+            state=state_of(context_of((row.worker, row.used_at, row.accepted, row.challenges))),
+            accepted=row.accepted,
+            challenges=row.challenges,
+        )
+        for row in rows(statement)
+    ]
+
+
+def read_versions(rows: Rows) -> list[VersionRate]:
+    """How tasks came out, by kind and by what ran them."""
+    table = t.version_counts
+    statement = sa.select(table).order_by(table.c.kind, table.c.worker, table.c.version)
+    return [
+        VersionRate(kind=row.kind, worker=row.worker, version=row.version, done=row.done, failed=row.failed)
+        for row in rows(statement)
+    ]
 
 
 def read_asking(
@@ -127,7 +182,7 @@ def read_second_order(rows: Rows) -> QuarantineCounts:
 
 def read_pauses(rows: Rows) -> list[Pause]:
     """What is paused: the swarm first, then hosts and jobs."""
-    pauses = read_rules(rows).pauses
+    pauses = read_rules(rows, {}).pauses
     swarm = [] if pauses.swarm is None else [pauses.swarm]
     return [*swarm, *pauses.hosts.values(), *pauses.jobs.values()]
 

@@ -76,6 +76,24 @@ class PolicyStatements:
             "before",
             "now",
         )
+        contexts, counts = t.contexts, t.version_counts
+        self.context: Final = compiled(
+            sa.select(contexts.c.worker, contexts.c.used_at, contexts.c.accepted, contexts.c.challenges).where(
+                contexts.c.kind == bindparam("the_kind"), contexts.c.name == bindparam("the_name")
+            ),
+            "the_kind",
+            "the_name",
+        )
+        self.put_context: Final = putting(contexts)
+        counted = tuple(column.name for column in counts.columns)
+        adding = insert(counts).values({name: bindparam(name) for name in counted})
+        self.add_to_version: Final = compiled(
+            adding.on_conflict_do_update(
+                index_elements=list(counts.primary_key.columns),
+                set_={name: counts.c[name] + adding.excluded[name] for name in ("done", "failed")},
+            ),
+            *counted,
+        )
         egress, hosts = t.egress, t.hosts
         self.egress: Final = compiled(
             sa.select(egress.c.host, egress.c.until, egress.c.why).where(egress.c.prefix == bindparam("the_prefix")),

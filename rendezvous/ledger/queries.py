@@ -27,13 +27,16 @@ from rendezvous.ledger.ops import (
     ApprovalView,
     LeaseRef,
     LedgerEvent,
+    ProfileView,
     QuarantineCounts,
     QuarantineView,
     SeenWorker,
     SignedReceipt,
+    VersionRate,
     WorkerFacts,
     WorkerRef,
 )
+from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.views import (
     event_view,
     event_views,
@@ -44,7 +47,6 @@ from rendezvous.ledger.views import (
     task_views,
 )
 from rendezvous.ledger.why import why_not
-from rendezvous.policy.budget import NEWCOMER_BUDGET
 from rendezvous.policy.pacing import FOREVER
 from rendezvous.policy.pauses import Pause
 from swarm.errors import MalformedInput
@@ -79,9 +81,9 @@ class LedgerReader:
         LedgerUnavailable: (every method) the database can't be read.
     """
 
-    def __init__(self, engine: Engine, *, newcomer_budget: int = NEWCOMER_BUDGET) -> None:
+    def __init__(self, engine: Engine, *, settings: LedgerSettings | None = None) -> None:
         self._engine: Final = engine
-        self._newcomer_budget: Final = newcomer_budget
+        self._settings: Final = settings or LedgerSettings()
 
     def _rows(self, statement: sa.Executable) -> Sequence[Any]:
         try:
@@ -279,6 +281,14 @@ class LedgerReader:
     def quarantines(self, *, now: float) -> list[QuarantineView]:
         """The quarantines that hold at a ledger time, those that last longest first."""
         return policy_queries.read_quarantines(self._rows, now=now)
+
+    def profiles(self) -> list[ProfileView]:
+        """The profiles that were used, by name."""
+        return policy_queries.read_profiles(self._rows)
+
+    def versions(self) -> list[VersionRate]:
+        """How tasks came out, by kind and by what ran them; as of the last sweep."""
+        return policy_queries.read_versions(self._rows)
 
     def quarantine_counts(self) -> QuarantineCounts:
         """How many quarantines the count brought, and how many of them were of the second order."""
@@ -535,7 +545,7 @@ class LedgerReader:
             workers: the live workers, and what they said they are.
             now: ledger time, seconds.
         """
-        return why_not(self._rows, task, workers, newcomer_budget=self._newcomer_budget, now=now)
+        return why_not(self._rows, task, workers, settings=self._settings, now=now)
 
     def openings(self, now: float) -> tuple[float | None, int]:
         """When the next line of ready tasks opens that its host's pace keeps closed, and how many are open by now.

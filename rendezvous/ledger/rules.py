@@ -14,6 +14,7 @@ import orjson
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.egress import Flag
 from rendezvous.policy.eligibility import Rules
+from rendezvous.policy.hours import Hours
 from rendezvous.policy.pauses import Pause, Scope, pauses_of
 from rendezvous.policy.records import Record
 
@@ -21,7 +22,6 @@ __all__ = [
     "ACT",
     "APART",
     "EGRESS",
-    "NO_RULES",
     "QUARANTINE",
     "RECORD",
     "SECOND_ORDER",
@@ -44,14 +44,13 @@ EGRESS: Final = "egress"
 APART: Final = "apart"
 QUARANTINE: Final = "quarantine"
 SECOND_ORDER: Final = "second_order"
-NO_RULES: Final = Rules()
 _NO_FLAGS: Final[Mapping[int, Flag]] = {}
 _NOWHERE: Final[frozenset[int]] = frozenset()
 _NO_RECORDS: Final[Mapping[int, Record]] = {}
 
 
-def rules_of(pauses: Iterable[Any], approvals: Iterable[Any]) -> Rules:
-    """The rules of these rows of ``pauses``, and (name, version) of ``approvals``."""
+def rules_of(pauses: Iterable[Any], approvals: Iterable[Any], hours: Mapping[str, Hours]) -> Rules:
+    """The rules of these rows of ``pauses``, (name, version) of ``approvals``, and the hours of the settings."""
     approved: dict[str, set[str]] = {}
     for name, version in approvals:
         approved.setdefault(name, set()).add(version)
@@ -60,7 +59,7 @@ def rules_of(pauses: Iterable[Any], approvals: Iterable[Any]) -> Rules:
         for scope, name, who, why, since, resumed_to in pauses
         if resumed_to is None
     )
-    return Rules(pauses=pauses_of(held), approved=approved)
+    return Rules(pauses=pauses_of(held), approved=approved, hours=hours)
 
 
 def record_of(columns: Any) -> Record:
@@ -84,10 +83,12 @@ def load_rules(unit: Unit) -> Rules:
     memory = unit.memory
     if memory.rules is None:
         if not unit.counter(ACT):
-            return NO_RULES
+            return Rules(hours=unit.settings.region_hours)
         statements = unit.statements.policy
         memory.rules = rules_of(
-            unit.connection.rows(statements.pauses), [tuple(row) for row in unit.connection.rows(statements.approvals)]
+            unit.connection.rows(statements.pauses),
+            [tuple(row) for row in unit.connection.rows(statements.approvals)],
+            unit.settings.region_hours,
         )
     return memory.rules
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from rendezvous.policy.budget import NEWCOMER_BUDGET
+from rendezvous.policy.hours import Hours
 from rendezvous.policy.leases import FIRST_LEASE_S
 from rendezvous.policy.order import TIER_SHARES
 from rendezvous.policy.pacing import HOST_BURST, HOST_RATE_PER_S
@@ -29,6 +30,7 @@ class LedgerSettings:
         swarm_rate_per_s: requests a second of the whole swarm; 0 is no limit.
         swarm_burst: how many of them may come at once.
         tier_shares: the tiers and their shares of the grants; one that isn't named shares as the smallest does.
+        region_hours: when workers of a region work; a region that isn't named works at any time.
         newcomer_budget: how many tasks a worker may hold before any of its work was accepted; 0 is no limit, ever.
         first_lease_s: how long a lease runs before a kind has samples, seconds.
         retry: backoff and what is retried.
@@ -44,6 +46,7 @@ class LedgerSettings:
     swarm_rate_per_s: float = 0.0
     swarm_burst: float = HOST_BURST
     tier_shares: Mapping[str, float] = attrs.field(factory=lambda: TIER_SHARES)
+    region_hours: Mapping[str, Hours] = attrs.field(factory=dict)
     newcomer_budget: int = NEWCOMER_BUDGET
     first_lease_s: float = FIRST_LEASE_S
     retry: RetryRules = attrs.field(factory=RetryRules)

@@ -47,6 +47,7 @@ __all__ = [
     "challenges",
     "channels",
     "charges",
+    "contexts",
     "counters",
     "dedupes",
     "demands",
@@ -75,6 +76,7 @@ __all__ = [
     "task_bodies",
     "tasks",
     "transactions",
+    "version_counts",
     "vouchers",
     "workers",
 ]
@@ -345,6 +347,33 @@ records = Table(
     Column("quarantines", Integer, nullable=False),
     Index("records_of_host", "host"),
     Index("records_by_age", "changed_at"),
+    sqlite_with_rowid=False,
+)
+
+#: Profiles and sessions that were begun (``policy.contexts``).
+contexts = Table(
+    "contexts",
+    metadata,
+    Column("kind", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("worker", _Number, nullable=False),
+    Column("used_at", Double, nullable=False),
+    Column("accepted", Integer, nullable=False),
+    Column("challenges", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: How tasks of a kind came out, by what ran them.
+version_counts = Table(
+    "version_counts",
+    metadata,
+    Column("kind", String, primary_key=True),
+    #: The release of the worker program.
+    Column("worker", String, primary_key=True),
+    #: The version of the kind's executor.
+    Column("version", String, primary_key=True),
+    Column("done", _Number, nullable=False),
+    Column("failed", _Number, nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -165,6 +165,7 @@ class LedgerCore:
         answers = _do(unit, ops)
         unit.finish()
         self._connection.commit(unit.events[-1].id if unit.events else None)
+        self._fleet.count(unit.outcomes)
         return Group(answers=answers, events=unit.events)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from rendezvous.ledger.contexts import note_accepted_profile, note_challenged
 from rendezvous.ledger.endings import fail, give_back, lose_by_restart
 from rendezvous.ledger.guards import (
     check_lease,
@@ -35,6 +36,7 @@ from rendezvous.ledger.ops import (
 from rendezvous.ledger.records import note_accepted, report
 from rendezvous.ledger.rows import TaskRow, WorkerRow
 from rendezvous.ledger.unit import Unit, as_json
+from rendezvous.policy.eligibility import Demand
 from swarm.model import Actor, Move, Reason, Refusal, RefusalCode, Status, TaskId
 
 __all__ = ["TurnWork", "begin_turns", "renew_lease", "settle"]
@@ -107,7 +109,8 @@ def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
     """Note who is there, and read at once what the turns speak of."""
     turns = [TurnWork(op, unit.worker(op.worker)) for op in ops]
     for turn in turns:
-        unit.fleet.hear(turn.op.worker, turn.op.facts, now=unit.now)
+        if turn.op.facts.kinds:  # a single call says nothing of itself
+            unit.fleet.hear(turn.op.worker, turn.op.facts, now=unit.now)
         _note_boot(unit, turn)
         prefix = turn.op.facts.prefix
         if prefix is not None and prefix != turn.worker.prefix:
@@ -156,11 +159,11 @@ def settle(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
 def _settle_one(unit: Unit, lines: Lines, turn: TurnWork) -> None:
     op, worker = turn.op, turn.worker
     for done in op.done:
-        outcome = _done(unit, worker, done)
+        outcome = _done(unit, turn, done)
         turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=outcome))
         turn.earned = turn.earned or (outcome is Status.COMPLETED and _is_on_channel(unit, done.task))
     for failed in op.failed:
-        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, lines, worker, failed)))
+        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, lines, turn, failed)))
     for released in op.released:
         outcome = _released(unit, worker, released)
         turn.ended.append(Ended(task=released.task, fence=released.fence, outcome=outcome))
@@ -176,7 +179,8 @@ def _settle_one(unit: Unit, lines: Lines, turn: TurnWork) -> None:
         turn.again = [row for row in turn.leases if row.id not in spoken_of and is_live(row, now=unit.now)]
 
 
-def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
+def _done(unit: Unit, turn: TurnWork, item: DoneItem) -> Status | Refusal:
+    worker = turn.worker
     row = unit.task(item.task)
     if row is None:
         return not_found(item.task)
@@ -202,12 +206,15 @@ def _done(unit: Unit, worker: WorkerRow, item: DoneItem) -> Status | Refusal:
     row.result_bytes = item.size_bytes
     row.reason = row.detail = None
     row.accepted = unit.now  # no check is set: accepted at completion
-    _sample(unit, row)
+    _sample(unit, row, turn, done=True)
     row.lease_until = None
     if item.manifest is not None:
         unit.manifests.append((item.cid, item.manifest))
     unit.move(row, Move.COMPLETE, Status.COMPLETED, Actor.ASSIGNEE)
     note_accepted(unit, worker)
+    demand = _demand(unit, row)
+    if demand.has_context:
+        note_accepted_profile(unit, demand)
     return row.status
 
 
@@ -224,7 +231,8 @@ def _receipt(
     return (row.id, row.funding_generation, row.fence, *who, signed.signature, now, None)
 
 
-def _failed(unit: Unit, lines: Lines, worker: WorkerRow, item: FailedItem) -> Status | Refusal:
+def _failed(unit: Unit, lines: Lines, turn: TurnWork, item: FailedItem) -> Status | Refusal:
+    worker = turn.worker
     row = unit.task(item.task)
     if row is None:
         return not_found(item.task)
@@ -234,7 +242,7 @@ def _failed(unit: Unit, lines: Lines, worker: WorkerRow, item: FailedItem) -> St
     refusal = check_lease(row, worker.n, item.fence, now=unit.now)
     if refusal is not None:
         return refusal
-    _sample(unit, row)
+    _sample(unit, row, turn, done=False)
     fail(
         unit,
         row,
@@ -244,6 +252,9 @@ def _failed(unit: Unit, lines: Lines, worker: WorkerRow, item: FailedItem) -> St
         said_retryable=item.retryable,
     )
     outcome = row.status
+    demand = _demand(unit, row)
+    if demand.has_context and item.reason == Reason.BLOCKED:
+        note_challenged(unit, demand)
     if item.reason == Reason.BLOCKED or item.retry_after_s is not None:
         why = f"{item.reason}: {item.detail}" if item.detail else item.reason
         report(unit, lines, row, worker, why=why, retry_after_s=item.retry_after_s)
@@ -294,6 +305,16 @@ def renew_lease(unit: Unit, row: TaskRow) -> float:
     return until - unit.now
 
 
-def _sample(unit: Unit, row: TaskRow) -> None:
+def _demand(unit: Unit, row: TaskRow) -> Demand:
+    memory = unit.memory
+    return memory.demands[memory.lanes[row.lane].demand]
+
+
+def _sample(unit: Unit, row: TaskRow, turn: TurnWork, *, done: bool) -> None:
+    """Note how long an execution took, and how the versions that ran it fared."""
+    kind = unit.kind(row)
     if row.granted_at is not None:
-        unit.sample(unit.kind(row), unit.now - row.granted_at)
+        unit.sample(kind, unit.now - row.granted_at)
+    versions = turn.op.facts.versions
+    if versions:
+        unit.outcomes.append((kind, versions, done))

@@ -29,10 +29,12 @@ from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import MUTABLE, EventKind, Statements
 from rendezvous.policy import leases
+from rendezvous.policy.contexts import Context
 from rendezvous.policy.egress import Flag
 from rendezvous.policy.eligibility import Demand, Rules, check_demand
 from rendezvous.policy.order import Shares
 from rendezvous.policy.records import Record
+from rendezvous.policy.versions import WORKER
 from swarm.errors import SwarmError
 from swarm.model import MOVES, TERMINAL, Actor, Address, JobId, Move, Status, TaskId
 from swarm.wire import Requires
@@ -48,6 +50,8 @@ ROWS_KEPT: Final = 20_000
 LANES_KEPT: Final = 100_000
 #: A worker is live while its last turn is at most three heartbeats of 10 s old.
 LIVE_S: Final = 30.0
+#: Of so many combinations of versions the outcomes are counted between two sweeps.
+TALLIES_MOST: Final = 1_000
 
 _FENCE: Final = MUTABLE.index("fence")
 _LAST_EVENT: Final = MUTABLE.index("last_event")
@@ -103,6 +107,8 @@ class Memory:
         self.records: dict[int, dict[int, Record]] = {}
         #: What is held against networks that were looked up: by prefix, then by host.
         self.egress: dict[str, dict[int, Flag]] = {}
+        #: Profiles and sessions that were looked up.
+        self.contexts: dict[tuple[str, str], Context | None] = {}
         #: The hosts where workers of one network are kept apart.
         self.apart: frozenset[int] | None = None
 
@@ -151,6 +157,9 @@ class Fleet:
         self.shares: Final = Shares(tier_shares)
         #: How much of each worker's work was accepted since its budget changed; a restart begins anew.
         self.accepted: Final[dict[int, int]] = {}
+        #: How tasks came out, by (kind, release of the worker, version of the executor): done, failed. Written by the
+        #: sweeps; what isn't by then is lost with the process.
+        self.tally: dict[tuple[str, str, str], list[int]] = {}
         self._said: dict[WorkerRef, tuple[WorkerFacts, float]] = {}
 
     def hear(self, worker: WorkerRef, facts: WorkerFacts, *, now: float) -> None:
@@ -171,6 +180,17 @@ class Fleet:
     def forget_silent(self, *, now: float) -> None:
         """Drop those that aren't live any more."""
         self._said = {ref: said for ref, said in self._said.items() if now - said[1] <= LIVE_S}
+
+    def count(self, outcomes: Iterable[tuple[str, Mapping[str, str], bool]]) -> None:
+        """Note what came out of tasks, once that is durable."""
+        for kind, versions, done in outcomes:
+            key = (kind, versions.get(WORKER, ""), versions.get(kind, ""))
+            counted = self.tally.get(key)
+            if counted is None:
+                if len(self.tally) >= TALLIES_MOST:
+                    continue
+                counted = self.tally[key] = [0, 0]
+            counted[0 if done else 1] += 1
 
     def who_meet(self, demand: Demand, *, now: float) -> list[WorkerRef]:
         """The live workers that meet the demand."""
@@ -218,6 +238,8 @@ class Unit:
         self.finished_lanes: Final[list[int]] = []
         #: Workers (their numbers) whose leases ran out in this transaction.
         self.losers: Final[set[int]] = set()
+        #: What came out of tasks: (kind, the worker's versions, whether it was done).
+        self.outcomes: Final[list[tuple[str, Mapping[str, str], bool]]] = []
         self.manifests: Final[list[tuple[str, bytes]]] = []
         #: Rows of ``receipts``.
         self.receipts: Final[list[tuple[Any, ...]]] = []

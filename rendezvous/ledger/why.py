@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.lines import EVERYWHERE
 from rendezvous.ledger.ops import WorkerFacts, WorkerRef
-from rendezvous.ledger.policy_queries import read_asking, read_rules
+from rendezvous.ledger.policy_queries import read_asking, read_contexts, read_rules
 from rendezvous.ledger.rows import demand_of
+from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.policy.eligibility import check_demand, decide
 from rendezvous.policy.pacing import Bucket
 from swarm.model import Refusal, Status, TaskId
@@ -28,7 +29,7 @@ def why_not(
     task: TaskId,
     workers: Sequence[tuple[WorkerRef, WorkerFacts]],
     *,
-    newcomer_budget: int,
+    settings: LedgerSettings,
     now: float,
 ) -> list[tuple[WorkerRef, Refusal | None]]:
     """See ``LedgerReader.refusals``; ``read`` runs its statements."""
@@ -47,9 +48,10 @@ def why_not(
     demand = demand_of(row.key)
     bucket = _bucket(row)
     swarm = _swarm(read)
-    asking = read_asking(read, workers, row.n, newcomer_budget=newcomer_budget, now=now)
+    asking = read_asking(read, workers, row.n, newcomer_budget=settings.newcomer_budget, now=now)
     suspicious = _with_suspects(read) if demand.suspect else set()
-    rules = read_rules(read)
+    rules = read_rules(read, settings.region_hours)
+    contexts = read_contexts(read, demand)
     may = [one for one in asking if check_demand(demand, one.facts) is None]
     another = any(one.number not in demand.passed_over for one in may)
     return [
@@ -62,6 +64,7 @@ def why_not(
                 attrs.evolve(one, holds_suspect=one.number in suspicious),
                 rules=rules,
                 job=row.job_id,
+                contexts=contexts,
                 another=another,
                 cleaner=any(other is not one and other.proven and other.record.is_clean(now) for other in may),
                 swarm=swarm,

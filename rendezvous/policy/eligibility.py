@@ -12,7 +12,9 @@ from typing import Protocol
 import attrs
 
 from rendezvous.policy.budget import check_budget
+from rendezvous.policy.contexts import Context, check_profile, check_session
 from rendezvous.policy.egress import Flag, check_apart, check_egress
+from rendezvous.policy.hours import Hours, check_hours
 from rendezvous.policy.pacing import Bucket, check_host, check_swarm
 from rendezvous.policy.pauses import Pauses, check_paused
 from rendezvous.policy.records import CLEAN, Record, check_careful, check_record, check_troubled
@@ -21,7 +23,18 @@ from rendezvous.policy.versions import check_approved
 from swarm.model import JobId, Refusal, RefusalCode
 from swarm.wire import Requires
 
-__all__ = ["Candidate", "Demand", "Facts", "Rules", "check_demand", "check_passed_over", "check_suspect", "decide"]
+__all__ = [
+    "Candidate",
+    "Contexts",
+    "Demand",
+    "Facts",
+    "Rules",
+    "check_contexts",
+    "check_demand",
+    "check_passed_over",
+    "check_suspect",
+    "decide",
+]
 
 
 class Facts(Protocol):
@@ -70,6 +83,19 @@ class Demand:
     careful: bool = False
     parked: bool = False
 
+    @property
+    def has_context(self) -> bool:
+        """Whether it names a profile or a session."""
+        return self.requires.profile is not None or self.requires.session is not None
+
+
+@attrs.frozen(kw_only=True)
+class Contexts:
+    """What is known of the profile and the session that a demand names; None before their first tasks."""
+
+    profile: Context | None = None
+    session: Context | None = None
+
 
 @attrs.frozen(kw_only=True)
 class Candidate:
@@ -107,10 +133,12 @@ class Rules:
     Args:
         pauses: what is paused.
         approved: the pinned versions by name; a name that isn't there is free.
+        hours: when workers of a region work; a region that isn't there works at any time.
     """
 
     pauses: Pauses = attrs.field(factory=Pauses)
     approved: Mapping[str, Set[str]] = attrs.field(factory=dict)
+    hours: Mapping[str, Hours] = attrs.field(factory=dict)
 
 
 def check_demand(demand: Demand, facts: Facts) -> Refusal | None:
@@ -127,9 +155,7 @@ def check_demand(demand: Demand, facts: Facts) -> Refusal | None:
 
 
 def _missing(requires: Requires, facts: Facts) -> str | None:
-    """The first requirement that isn't met. A session is a worker's when it says so by a label."""
-    if requires.session is not None and f"session:{requires.session}" not in facts.labels:
-        return f"the session {requires.session}"
+    """The first requirement that isn't met; profiles and sessions have rules of their own (``contexts.py``)."""
     if requires.region is not None and requires.region != facts.region:
         return f"the region {requires.region}"
     for label in requires.labels:
@@ -139,6 +165,22 @@ def _missing(requires: Requires, facts: Facts) -> str | None:
         if facts.versions.get(name) != version:
             return f"{name} {version}"
     return None
+
+
+def check_contexts(demand: Demand, contexts: Contexts, worker: int, *, now: float) -> Refusal | None:
+    """Refuse a profile or session that isn't this worker's to use now.
+
+    Args:
+        demand: which names them.
+        contexts: what is known of them.
+        worker: the ledger's number of who asks.
+        now: ledger time, seconds.
+    """
+    profile, session = demand.requires.profile, demand.requires.session
+    refusal = None if profile is None else check_profile(profile, contexts.profile, worker, now=now)
+    if refusal is None and session is not None:
+        refusal = check_session(session, contexts.session, worker, now=now)
+    return refusal
 
 
 def check_passed_over(demand: Demand, worker: int, *, another: bool) -> Refusal | None:
@@ -182,6 +224,7 @@ def decide(
     *,
     rules: Rules,
     job: JobId | None,
+    contexts: Contexts | None = None,
     another: bool,
     cleaner: bool = False,
     swarm: Bucket | None = None,
@@ -196,6 +239,7 @@ def decide(
         candidate: the worker, and what is known of it on that site.
         rules: the operator's.
         job: the task's.
+        contexts: what is known of the profile and session that the demand names.
         another: see ``check_passed_over``.
         cleaner: see ``records.check_careful``.
         swarm: what the whole swarm may send; None where that has no limit.
@@ -206,6 +250,8 @@ def decide(
         check_paused(rules.pauses, host=host, job=job)
         or check_demand(demand, facts)
         or check_approved(demand.kind, facts.versions, rules.approved)
+        or check_hours(facts.region, rules.hours, now=now)
+        or (None if contexts is None else check_contexts(demand, contexts, candidate.number, now=now))
         or check_budget(candidate.held, candidate.budget)
         or check_troubled(candidate.troubled)
         or check_egress(candidate.flag, host, prefix, now=now)

@@ -89,7 +89,7 @@ class World:
             migrate(self.engine)
         self.reading = open_reading_engine(self.location)
         self.core = LedgerCore(self.engine, rng=random.Random(7), settings=self.settings)
-        self.reader = LedgerReader(self.reading, newcomer_budget=self.settings.newcomer_budget)
+        self.reader = LedgerReader(self.reading, settings=self.settings)
 
     @property
     def path(self) -> Path:

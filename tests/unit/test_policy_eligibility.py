@@ -52,7 +52,6 @@ def test_a_worker_without_the_kind_is_refused() -> None:
         ({"labels": ("gpu", "big")}, {"labels": frozenset({"gpu", "big", "more"})}),
         ({"versions": {"fetch": "2"}}, {"versions": {"fetch": "2", "noop": "1"}}),
         ({"profile": "osaka"}, {"labels": frozenset({"profile:osaka"})}),
-        ({"session": "s1"}, {"labels": frozenset({"session:s1"})}),
     ],
 )
 def test_each_requirement_is_met_by_who_says_so_and_by_nobody_else(
