@@ -1,7 +1,7 @@
 """Watches what the ledger commits, and raises alerts: workers whose success dips, an old queue, expiries, blocks.
 
 Counting costs a dictionary's addition for each end of an attempt; the rules (``rendezvous.policy.alarms``) are asked
-every few seconds, beside the door. Counts are of this root's own commits since its start.
+every few seconds, beside the door. Counts are of what was committed, by whichever root, since this one's start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rendezvous.policy.alarms import WINDOW_S, AlarmRules, Counts, check_count, 
 from swarm.errors import SwarmError
 from swarm.model import Move, Reason
 
-__all__ = ["BLOCKED", "EXPIRED", "LEASES_EXPIRED", "QUEUE_OLD", "SUCCESS_LOW", "Tally", "Watch"]
+__all__ = ["BLOCKED", "EXPIRED", "LEASES_EXPIRED", "QUEUE_OLD", "SEEN_BY_ALL", "SUCCESS_LOW", "Tally", "Watch"]
 
 log = structlog.get_logger()
 
@@ -37,6 +37,8 @@ LEASES_EXPIRED: Final = "leases_expired"
 EXPIRED: Final = "tasks_expired"
 BLOCKED: Final = "host_blocks"
 
+#: What every root of a ledger sees, since each hears of all events; one of them tells it to the world.
+SEEN_BY_ALL: Final = frozenset({SUCCESS_LOW, QUEUE_OLD, LEASES_EXPIRED, EXPIRED, BLOCKED})
 #: How an attempt ended badly.
 _FAILED: Final = frozenset({Move.RETRY, Move.FAIL, Move.EXPIRE_LEASE})
 

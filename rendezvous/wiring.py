@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from rendezvous.acceptance import DigestSigner, acceptor
-from rendezvous.alerts import Alerts
+from rendezvous.alerts import Alert, Alerts
 from rendezvous.announce import Announcer
 from rendezvous.chain.channels import all_channels
 from rendezvous.chain.reconcile import PayDesk
@@ -36,13 +36,14 @@ from rendezvous.door.turns import Turns
 from rendezvous.door.vouchers import Vouchers
 from rendezvous.fleet import KEPT_S, Fleet
 from rendezvous.ledger.ledger import Ledger
+from rendezvous.ledger.neighbours import Office
 from rendezvous.ledger.ops import LedgerEvent, PutInvite, PutKey, SeenWorker, SeeWorkers, WorkerFacts, WorkerRef
 from rendezvous.policy.alarms import AlarmRules
 from rendezvous.policy.eligibility import Demand, check_demand
 from rendezvous.robots import RobotsCache
 from rendezvous.settings import RootSettings
 from rendezvous.store import RootStore
-from rendezvous.watch import Watch
+from rendezvous.watch import SEEN_BY_ALL, Watch
 from rendezvous.webhook import Webhook, read_secret
 from swarm.errors import SwarmError
 from swarm.model import Role
@@ -286,7 +287,13 @@ def webhook_of(settings: RootSettings, door: Door) -> Webhook | None:
         wall=door.wall,
         rng=random.Random(),  # noqa: S311 -- spreads waits, no secret
     )
-    door.alerts.subscribe(webhook.tell)
+    neighbours = door.ledger.neighbours
+
+    def tell(alert: Alert, begins: bool) -> None:
+        if alert.code not in SEEN_BY_ALL or neighbours.holds(Office.REAPER):
+            webhook.tell(alert, begins)
+
+    door.alerts.subscribe(tell)
     return webhook
 
 

@@ -42,7 +42,7 @@ STOP_TIMEOUT_S: Final = 10.0
 class Office(StrEnum):
     """What one root does for all."""
 
-    #: Sweeping: leases that ran out, tasks whose time has come.
+    #: Sweeping: leases that ran out, tasks whose time has come; and posting the alerts that every root sees.
     REAPER = "reaper"
     #: Signing and sending transactions.
     PAYER = "payer"

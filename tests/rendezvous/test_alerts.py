@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from rendezvous.alerts import Alert, Alerts
 from rendezvous.settings import RootSettings
 from rendezvous.watch import BLOCKED, LEASES_EXPIRED, QUEUE_OLD, SUCCESS_LOW, Tally
 from rendezvous.webhook import MAX_WAITING, Webhook, read_secret
+from rendezvous.wiring import webhook_of
 from swarm.errors import ConfigurationError
 from tests.rendezvous.door_harness import Stage, Worker, door
 
@@ -291,6 +293,28 @@ async def test_a_root_posts_to_an_address_of_this_machine_that_its_operator_name
         assert (began["alert"]["code"], began["state"]) == (QUEUE_OLD, "began")
         await alice.take(want=1)
         assert [body["state"] for body in await receiver.tries(2)] == ["began", "ended"]
+
+
+@pytest.mark.parametrize(("holds", "posted"), [(True, ["queue_old", "wallet_empty"]), (False, ["wallet_empty"])])
+async def test_what_all_roots_of_a_ledger_see_is_posted_by_one_of_them(holds: bool, posted: list[str]) -> None:
+    alerts, _ = _alerts()
+    charter = SimpleNamespace(name="tests", network_id="net")
+    this_root: Any = SimpleNamespace(
+        alerts=alerts,
+        ledger=SimpleNamespace(neighbours=SimpleNamespace(holds=lambda office: holds)),
+        site=SimpleNamespace(charter=charter),
+        wall=lambda: 1.0,
+    )
+    async with _receiving() as (receiver, url):
+        hook = webhook_of(RootSettings(alert_webhook=url), this_root)
+        assert hook is not None
+        running = asyncio.create_task(hook.run())
+        alerts.begin(QUEUE_OLD, "x", hint="y")
+        alerts.begin("wallet_empty", "x", hint="y")  # of the pay desk: only the root that pays has it
+        got = await receiver.tries(len(posted))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert [body["alert"]["code"] for body in got] == posted
 
 
 def test_a_secret_must_be_one_and_needs_a_webhook(tmp_path: Path) -> None:
