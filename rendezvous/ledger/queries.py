@@ -14,7 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from rendezvous.ledger import audit_queries, channel_queries, money_queries, policy_queries
+from rendezvous.ledger import (
+    audit_queries,
+    channel_queries,
+    job_queries,
+    money_queries,
+    policy_queries,
+    result_queries,
+)
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.audit_queries import Walked
 from rendezvous.ledger.channel_queries import VoucherPage
@@ -50,7 +57,7 @@ from rendezvous.ledger.why import why_not
 from rendezvous.policy.pacing import FOREVER
 from rendezvous.policy.pauses import Pause
 from swarm.errors import MalformedInput
-from swarm.model import Address, Cid, JobId, Move, Refusal, Role, Settle, Status, TaskId, Wei
+from swarm.model import Address, Cid, JobId, Refusal, Role, Status, TaskId, Wei
 from swarm.wire import EventView, JobView, Page, TaskView
 
 __all__ = ["KeyRow", "LedgerReader"]
@@ -395,11 +402,7 @@ class LedgerReader:
 
     def job(self, job: JobId, owner: str | None = None) -> JobView | None:
         """How far a job is; None where it doesn't exist or isn't the owner's."""
-        statement = sa.select(t.jobs).where(t.jobs.c.id == job)
-        if owner is not None:
-            statement = statement.where(t.jobs.c.owner == owner)
-        views = self._job_views(self._rows(statement))
-        return views[0] if views else None
+        return job_queries.read_job(self._rows, job, owner)
 
     def jobs(self, owner: str | None = None, cursor: str | None = None, limit: int = 100) -> Page:
         """Jobs, newest first.
@@ -407,37 +410,8 @@ class LedgerReader:
         Raises:
             MalformedInput: the cursor isn't one of ours.
         """
-        limit = min(limit, PAGE_MOST)
-        statement = sa.select(t.jobs).order_by(t.jobs.c.n.desc()).limit(limit + 1)
-        if owner is not None:
-            statement = statement.where(t.jobs.c.owner == owner)
-        if cursor is not None:
-            statement = statement.where(t.jobs.c.n < _numbers(cursor, 1)[0])
-        found = self._rows(statement)
-        return Page(
-            items=tuple(self._job_views(found[:limit])),
-            next=str(found[limit - 1].n) if len(found) > limit else None,
-        )
-
-    def _job_views(self, rows: Sequence[Any]) -> list[JobView]:
-        counts: dict[int, dict[str, int]] = {row.n: {} for row in rows}
-        kept = sa.select(t.job_counts).where(t.job_counts.c.job.in_(list(counts)), t.job_counts.c.tasks > 0)
-        for job, status, tasks in self._rows(kept) if counts else ():
-            counts[job][status] = tasks
-        live = (Status.WAITING.value, Status.PENDING.value, Status.ACTIVE.value)
-        return [
-            JobView(
-                id=row.id,
-                owner=row.owner,
-                created_at=row.created_at,
-                total=sum(counts[row.n].values()),
-                counts=counts[row.n],
-                done=not any(status in counts[row.n] for status in live),
-                name=row.name,
-                settle=Settle(row.settle or Settle.TASK),
-            )
-            for row in rows
-        ]
+        before = None if cursor is None else _numbers(cursor, 1)[0]
+        return job_queries.read_jobs(self._rows, owner, before=before, limit=min(limit, PAGE_MOST))
 
     def counts(self) -> dict[Status, int]:
         """How many tasks there are in each status; kept, not counted."""
@@ -568,34 +542,15 @@ class LedgerReader:
 
     def manifest(self, cid: Cid) -> bytes | None:
         """A manifest that came inline with its completion."""
-        found = self._rows(sa.select(t.manifests.c.body).where(t.manifests.c.cid == cid))
-        return bytes(found[0][0]) if found else None
+        return result_queries.read_manifest(self._rows, cid)
 
     def inline_manifests(self, after: int, up_to: int) -> list[tuple[Cid, bytes]]:
         """The manifests that came inline with the completions after one event, up to another; each once."""
-        results = (
-            sa.select(t.tasks.c.result)
-            .join(t.events, t.events.c.seq == t.tasks.c.seq)
-            .where(t.events.c.id > after, t.events.c.id <= up_to, t.events.c.move == Move.COMPLETE.value)
-        )
-        statement = sa.select(t.manifests.c.cid, t.manifests.c.body).where(t.manifests.c.cid.in_(results))
-        return [(row.cid, bytes(row.body)) for row in self._rows(statement)]
+        return result_queries.read_inline_manifests(self._rows, after, up_to)
 
     def result_cids(self) -> Iterator[Cid]:
         """The results of all tasks that the ledger has, oldest task first."""
-        after = 0
-        while True:
-            statement = (
-                sa.select(t.tasks.c.seq, t.tasks.c.result)
-                .where(t.tasks.c.seq > after, t.tasks.c.result.is_not(None))
-                .order_by(t.tasks.c.seq)
-                .limit(PAGE_MOST)
-            )
-            found = self._rows(statement)
-            yield from (row.result for row in found)
-            if len(found) < PAGE_MOST:
-                return
-            after = found[-1].seq
+        return result_queries.read_result_cids(self._rows)
 
 
 def _seen_worker(row: Any) -> SeenWorker:
