@@ -50,6 +50,10 @@ async def enrol(door: Door, call: Call) -> Shown | Refusal:
     )
     if fault is not None:
         return Refusal(RefusalCode.SIGNATURE_INVALID, fault)
+    if not int(enrolment.payout, 16):
+        return Refusal(
+            RefusalCode.BAD_REQUEST, "payout is the zero address, which nobody can be paid at: give one of your own"
+        )
     ref = WorkerRef(enrolment.address, enrolment.instance)
     key = new_key(Role.WORKER)
     invite = enrolment.invite if charter.admission == "invite" else None

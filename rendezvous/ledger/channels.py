@@ -18,7 +18,7 @@ import attrs
 from rendezvous.ledger.allowances import give_back
 from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.money_ops import IntentKind, IntentState, SeeChannels
-from rendezvous.policy.collateral import collateral_target_wei
+from rendezvous.policy.collateral import BUDGET_UNLIMITED, collateral_target_wei
 from swarm.content.cid import parse_cid
 from swarm.model import Address, Cid, TaskId, Wei
 from swarm.vouchers import EMPTY_TASKS_ROOT, chain_task_id, next_tasks_root
@@ -159,7 +159,7 @@ class Channels:
         target_wei = collateral_target_wei(
             owed_wei=channel.owed_wei,
             held_wei=max(channel.held_wei, channel.target_wei if open_fund else 0),
-            accepted=channel.accepted,
+            budget=self._budget(earned.worker),
             reward_wei=earned.reward_wei,
             live=unit.live_tasks(earned.job),
         )
@@ -167,6 +167,11 @@ class Channels:
             self._ask(channel, target_wei, open_fund)
         self._mark(channel)
         self._keep(channel)
+
+    def _budget(self, number: int) -> int:
+        self._unit.know_workers({number})
+        worker = self._unit.memory.workers[number]
+        return worker.budget or self._unit.settings.newcomer_budget or BUDGET_UNLIMITED
 
     def see(self, payee: Address, *, locked_wei: Wei, settled_wei: Wei, exit_at: int | None, number: int) -> bool:
         """Take in what the chain has of a channel; False where a later block was seen already."""

@@ -90,6 +90,8 @@ class Purse:
         self._replayed: list[TaskId] = []
         self._earned: list[Earned] = []
         self._ended: list[tuple[TaskId, int]] = []
+        #: The workers (their numbers) that earned something by this transaction that is paid for by a voucher.
+        self.earners: Final[set[int]] = set()
 
     def __bool__(self) -> bool:
         return bool(self._fundings or self._settlements or self._earned or self._ended)
@@ -116,6 +118,7 @@ class Purse:
             if row.status in TERMINAL:
                 self._ended.append((row.id, row.funding_generation))
         elif row.accepted is not None and row.worker is not None and row.result is not None:
+            self.earners.add(row.worker)
             self._earned.append(
                 Earned(
                     task=row.id,

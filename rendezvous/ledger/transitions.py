@@ -240,4 +240,5 @@ def _take_turns(unit: Unit, lines: Lines, ops: Sequence[TakeTurn]) -> list[Any]:
     settle(unit, lines, turns)
     unit.flush()
     grant(unit, lines, turns)
-    return [turn.result() for turn in turns]
+    earners = unit.purse.earners
+    return [turn.result(earned=turn.worker.n in earners) for turn in turns]

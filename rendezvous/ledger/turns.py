@@ -59,7 +59,6 @@ class TurnWork:
         "again",
         "barred",
         "cancelled",
-        "earned",
         "ended",
         "granted",
         "leases",
@@ -87,11 +86,14 @@ class TurnWork:
         self.granted: list[Granted] = []
         self.refused: dict[TaskId, Refusal] = {}
         self.paused: str | None = None
-        self.earned = False
         self.retry_after_s: float | None = None
 
-    def result(self) -> TurnResult:
-        """The answer."""
+    def result(self, *, earned: bool) -> TurnResult:
+        """The answer.
+
+        Args:
+            earned: whether the turn brought something that is paid for by a voucher.
+        """
         return TurnResult(
             ended=tuple(self.ended),
             granted=tuple(self.granted),
@@ -100,7 +102,7 @@ class TurnWork:
             cancelled=tuple(self.cancelled),
             refused=self.refused,
             paused=self.paused,
-            earned=self.earned,
+            earned=earned,
             retry_after_s=self.retry_after_s,
         )
 
@@ -159,9 +161,7 @@ def settle(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
 def _settle_one(unit: Unit, lines: Lines, turn: TurnWork) -> None:
     op, worker = turn.op, turn.worker
     for done in op.done:
-        outcome = _done(unit, turn, done)
-        turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=outcome))
-        turn.earned = turn.earned or (outcome is Status.COMPLETED and _is_on_channel(unit, done.task))
+        turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=_done(unit, turn, done)))
     for failed in op.failed:
         turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, lines, turn, failed)))
     for released in op.released:
@@ -216,11 +216,6 @@ def _done(unit: Unit, turn: TurnWork, item: DoneItem) -> Status | Refusal:
     if demand.has_context:
         note_accepted_profile(unit, demand)
     return row.status
-
-
-def _is_on_channel(unit: Unit, task: TaskId) -> bool:
-    row = unit.task(task)
-    return row is not None and row.reward_wei != "0" and unit.memory.jobs[row.job].on_channels
 
 
 def _receipt(

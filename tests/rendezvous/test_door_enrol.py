@@ -34,6 +34,14 @@ async def test_a_challenge_serves_once_an_address(tmp_path: Path) -> None:
         assert (await stage.anyone.post("/v1/enrolments", bob)).status == 201
 
 
+async def test_nobody_is_paid_at_the_zero_address(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        request, _, _ = stage.enrolment("alice", await stage.challenge(), payout="0x" + "0" * 40)
+        refused = await stage.anyone.post("/v1/enrolments", request)
+        assert (refused.status, refused.code) == (400, "bad_request")
+        assert "zero address" in refused.body["error"]["message"]
+
+
 async def test_enrolling_again_replaces_the_key(tmp_path: Path) -> None:
     async with door(tmp_path) as stage:
         first = await stage.worker("alice")
