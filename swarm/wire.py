@@ -391,6 +391,32 @@ class Stats(Request, frozen=True):
     blocks_bytes: Count = 0
 
 
+class VoucherTask(Answer, frozen=True, kw_only=True):
+    """A task that a voucher pays for."""
+
+    task: TaskIdText
+    generation: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    result: CidText
+    reward_wei: WeiText
+
+
+class SignedVoucher(Answer, frozen=True, kw_only=True):
+    """All that a payer ever owed to a payee, signed: anyone may have it paid out by the contract."""
+
+    chain_id: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    contract: AddressText
+    payer: AddressText
+    payee: AddressText
+    cumulative_wei: WeiText
+    #: The hash chain over the tasks paid for, 32 bytes.
+    tasks_root: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{64}$")]
+    #: r and vs (EIP-2098), 64 bytes.
+    signature: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{128}$")]
+    #: The amount of the voucher that ``tasks`` follow: that of the worker's last one, or 0.
+    since_wei: WeiText = "0"
+    tasks: Annotated[tuple[VoucherTask, ...], Meta(max_length=MAX_VOUCHER_TASKS)] = ()
+
+
 class Turn(Request, frozen=True):
     """The one thing a worker says (DESIGN §4)."""
 
@@ -411,6 +437,8 @@ class Turn(Request, frozen=True):
     stats: Stats | None = None
     #: Of each payer's vouchers the last one that this worker has, by its amount.
     vouchers_seen: Annotated[dict[AddressText, WeiText], Meta(max_length=64)] = {}
+    #: That voucher, said with ``hello``: a root whose ledger was restored from an older copy learns what it signed.
+    voucher: SignedVoucher | None = None
 
 
 class ErrorBody(Answer, frozen=True):
@@ -448,32 +476,6 @@ class Renewed(Answer, frozen=True):
     task: str
     fence: int
     lease_s: Seconds
-
-
-class VoucherTask(Answer, frozen=True, kw_only=True):
-    """A task that a voucher pays for."""
-
-    task: TaskIdText
-    generation: Annotated[int, Meta(ge=1, le=MAX_INT)]
-    result: CidText
-    reward_wei: WeiText
-
-
-class SignedVoucher(Answer, frozen=True, kw_only=True):
-    """All that a payer ever owed to a payee, signed: anyone may have it paid out by the contract."""
-
-    chain_id: Annotated[int, Meta(ge=1, le=MAX_INT)]
-    contract: AddressText
-    payer: AddressText
-    payee: AddressText
-    cumulative_wei: WeiText
-    #: The hash chain over the tasks paid for, 32 bytes.
-    tasks_root: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{64}$")]
-    #: r and vs (EIP-2098), 64 bytes.
-    signature: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{128}$")]
-    #: The amount of the voucher that ``tasks`` follow: that of the worker's last one, or 0.
-    since_wei: WeiText = "0"
-    tasks: Annotated[tuple[VoucherTask, ...], Meta(max_length=MAX_VOUCHER_TASKS)] = ()
 
 
 class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):

@@ -166,6 +166,8 @@ class Turns:
         if turn.hello is not None:
             # At once: a worker says it once a boot, and the root may be killed at any time.
             await self._ledger.call(SeeWorkers(seen=self._fleet.take_unsaved()))
+        if turn.voucher is not None and self._vouchers is not None:
+            await self._vouchers.adopt(worker.payout, turn.voucher)  # before anything is earned on top of it
         result: TurnResult = await self._ledger.call(
             TakeTurn(
                 worker=worker.ref,

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from swarm.errors import LedgerUnavailable
+from rendezvous.ledger.money_ops import AdoptVoucher
+from swarm.errors import LedgerUnavailable, MalformedInput
 from swarm.model import Address, Wei
-from swarm.vouchers import Escrow, Voucher, compact_signature, voucher_digest
+from swarm.vouchers import Escrow, Voucher, compact_signature, voucher_digest, voucher_signer
 from swarm.wire import EthereumSettings, SignedVoucher, VoucherTask
 
 if TYPE_CHECKING:
@@ -71,6 +72,34 @@ class Vouchers:
         if known:
             self._payees.add(payee)
         return () if page is None else (self._sign(payee, page),)
+
+    async def adopt(self, payee: Address, told: SignedVoucher) -> None:
+        """Take in a voucher that a worker shows: where it is above what the ledger knows, that was restored.
+
+        Raises:
+            LedgerUnavailable: the worker says its turn again.
+        """
+        place = Escrow(chain_id=told.chain_id, address=told.contract)
+        if (place, told.payer, told.payee) != (self._escrow, self._signer.address, payee):
+            return
+        channel = await self._ledger.read(lambda reader: reader.channel(self._signer.address, payee))
+        cumulative_wei = int(told.cumulative_wei)
+        if channel is not None and channel.owed_wei >= cumulative_wei:
+            return
+        tasks_root = bytes.fromhex(told.tasks_root[2:])
+        voucher = Voucher(requester=told.payer, worker=payee, cumulative_wei=cumulative_wei, tasks_root=tasks_root)
+        try:
+            signed_by = voucher_signer(self._escrow, voucher, bytes.fromhex(told.signature[2:]))
+        except MalformedInput:
+            return
+        if signed_by != self._signer.address:
+            log.warning("voucher_forged", payee=payee, cumulative_wei=told.cumulative_wei)
+            return
+        op = AdoptVoucher(payer=self._signer.address, payee=payee, cumulative_wei=cumulative_wei, tasks_root=tasks_root)
+        if await self._ledger.call(op):
+            known_wei = 0 if channel is None else channel.owed_wei
+            log.warning("voucher_adopted", payee=payee, cumulative_wei=cumulative_wei, known_wei=known_wei)
+            self._payees.add(payee)
 
     async def _is_known(self, payee: Address) -> bool:
         if payee in self._payees:

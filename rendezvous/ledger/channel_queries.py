@@ -8,7 +8,7 @@ import attrs
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
-from rendezvous.ledger.channels import ChannelRow, padded
+from rendezvous.ledger.channels import ADOPTED, ChannelRow, padded
 from rendezvous.ledger.money_queries import Select
 from swarm.model import Address, Cid, TaskId, Wei
 from swarm.wire import MAX_VOUCHER_TASKS
@@ -85,6 +85,8 @@ def vouchers_since(select: Select, payer: Address, payee: Address, *, since_wei:
         .where(*of_channel, vouchers.c.n > since, vouchers.c.n <= min(channel.covered, since + MAX_VOUCHER_TASKS))
         .order_by(vouchers.c.n)
     )
+    if any(row.generation == ADOPTED for row in rows):
+        return None  # the tasks between are lost with the ledger that knew them: only who has that voucher goes on
     last = rows[-1]
     return VoucherPage(
         since_wei=since_wei if found else 0,

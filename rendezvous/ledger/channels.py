@@ -17,7 +17,7 @@ import attrs
 
 from rendezvous.ledger.allowances import give_back
 from rendezvous.ledger.faults import StatementFailed
-from rendezvous.ledger.money_ops import IntentKind, IntentState, SeeChannels
+from rendezvous.ledger.money_ops import AdoptVoucher, IntentKind, IntentState, SeeChannels
 from rendezvous.policy.collateral import BUDGET_UNLIMITED, collateral_target_wei
 from swarm.content.cid import parse_cid
 from swarm.model import Address, Cid, TaskId, Wei
@@ -26,10 +26,22 @@ from swarm.vouchers import EMPTY_TASKS_ROOT, chain_task_id, next_tasks_root
 if TYPE_CHECKING:
     from rendezvous.ledger.unit import Unit
 
-__all__ = ["AMOUNT_DIGITS", "ChannelRow", "Earned", "accept", "fund_key", "padded", "see_channels"]
+__all__ = [
+    "ADOPTED",
+    "AMOUNT_DIGITS",
+    "ChannelRow",
+    "Earned",
+    "accept",
+    "adopt_voucher",
+    "fund_key",
+    "padded",
+    "see_channels",
+]
 
 #: The digits that a ``uint96`` has at most.
 AMOUNT_DIGITS: Final = 29
+#: The generation of a voucher that is no task's: it was adopted from its payee.
+ADOPTED: Final = 0
 #: The chain's clock may be behind ours: an exit is finished so much after its time, seconds.
 CLOSE_AFTER_S: Final = 60.0
 
@@ -139,22 +151,13 @@ class Channels:
             output=parse_cid(earned.result).digest,
             reward_wei=earned.reward_wei,
         )
-        written = unit.connection.run(
-            self._statements.insert_voucher,
-            earned.task,
-            earned.generation,
-            self._payer,
-            payee,
-            channel.accepted,
-            earned.result,
-            str(earned.reward_wei),
-            padded(channel.owed_wei),
-            channel.tasks_root,
-            unit.now,
-            f"{earned.task}:{earned.generation}",
+        self._insert(
+            channel,
+            task=earned.task,
+            generation=earned.generation,
+            result=earned.result,
+            reward_wei=earned.reward_wei,
         )
-        if written != 1:
-            raise StatementFailed(f"task {earned.task} was to be paid for twice in one generation")
         open_fund = self._open_fund(channel)
         target_wei = collateral_target_wei(
             owed_wei=channel.owed_wei,
@@ -190,6 +193,43 @@ class Channels:
         self._mark(channel)
         self._keep(channel)
         return True
+
+    def adopt(self, payee: Address, *, cumulative_wei: Wei, tasks_root: bytes) -> bool:
+        """Owe what was signed once, though the tasks that it was for aren't known any more."""
+        channel = self._channel(payee)
+        if cumulative_wei <= channel.owed_wei:
+            return False
+        reward_wei = cumulative_wei - channel.owed_wei
+        channel.accepted += 1
+        channel.owed_wei, channel.tasks_root = cumulative_wei, tasks_root
+        name = f"adopted:{payee}:{cumulative_wei}"
+        self._insert(channel, task=name, generation=ADOPTED, result="", reward_wei=reward_wei)
+        open_fund = self._open_fund(channel)
+        if channel.owed_wei > channel.held_wei and not open_fund:
+            self._ask(channel, channel.owed_wei, open_fund)
+        self._mark(channel)
+        self._keep(channel)
+        return True
+
+    def _insert(self, channel: ChannelRow, *, task: str, generation: int, result: str, reward_wei: Wei) -> None:
+        """Write the last voucher of a channel."""
+        unit = self._unit
+        written = unit.connection.run(
+            self._statements.insert_voucher,
+            task,
+            generation,
+            self._payer,
+            channel.payee,
+            channel.accepted,
+            result,
+            str(reward_wei),
+            padded(channel.owed_wei),
+            channel.tasks_root,
+            unit.now,
+            f"{task}:{generation}",
+        )
+        if written != 1:
+            raise StatementFailed(f"task {task} was to be paid for twice in one generation")
 
     def _channel(self, payee: Address) -> ChannelRow:
         found = self._unit.connection.rows(self._statements.channel, self._payer, payee)
@@ -255,6 +295,12 @@ def accept(unit: Unit, payer: Address, earned: Sequence[Earned], new_intent: New
     channels = Channels(unit, payer, new_intent)
     for each in earned:
         channels.accept(each)
+
+
+def adopt_voucher(unit: Unit, op: AdoptVoucher, new_intent: NewIntent) -> bool:
+    """Owe what was signed once."""
+    channels = Channels(unit, op.payer, new_intent)
+    return channels.adopt(op.payee, cumulative_wei=op.cumulative_wei, tasks_root=op.tasks_root)
 
 
 def see_channels(unit: Unit, op: SeeChannels, new_intent: NewIntent) -> int:

@@ -30,6 +30,7 @@ from rendezvous.ledger.engine import BUSY_TIMEOUT_MS, open_engine, open_reading_
 from rendezvous.ledger.migrate import migrate
 from rendezvous.ledger.money_ops import (
     AddIntent,
+    AdoptVoucher,
     ClaimSender,
     Record,
     ResumeSender,
@@ -196,7 +197,7 @@ class Ledger:
     @overload
     async def call(self, op: Record) -> tuple[bool, ...] | SenderHeld: ...
     @overload
-    async def call(self, op: AddIntent | ResumeSender | Admit) -> bool: ...
+    async def call(self, op: AddIntent | AdoptVoucher | ResumeSender | Admit) -> bool: ...
     @overload
     async def call(self, op: RetryParked | SeeChannels) -> int: ...
     async def call(self, op: Op) -> Any:

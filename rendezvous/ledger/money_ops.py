@@ -18,6 +18,7 @@ from swarm.model import Address, Cid, TaskId, Wei
 
 __all__ = [
     "AddIntent",
+    "AdoptVoucher",
     "Attempt",
     "Book",
     "Buried",
@@ -412,4 +413,16 @@ class SeeChannels(_Value, frozen=True, kw_only=True):
     seen: tuple[ChannelSeen, ...]
 
 
-MoneyOp = ClaimSender | Record | ResumeSender | RetryParked | AddIntent | SeeChannels
+class AdoptVoucher(_Value, frozen=True, kw_only=True):
+    """A payee has a voucher above all that this ledger knows: it was restored from an older copy. Answer: bool.
+
+    The door has checked our signature. What is owed is that much from now on; False where it was that much already.
+    """
+
+    payer: Address
+    payee: Address
+    cumulative_wei: Wei
+    tasks_root: bytes
+
+
+MoneyOp = ClaimSender | Record | ResumeSender | RetryParked | AddIntent | SeeChannels | AdoptVoucher

@@ -17,11 +17,19 @@ import structlog
 from sqlalchemy.engine import Engine
 
 from rendezvous.ledger import acts, allowances, clock, money, people, requests
-from rendezvous.ledger.channels import see_channels
+from rendezvous.ledger.channels import adopt_voucher, see_channels
 from rendezvous.ledger.engine import WriterConnection
 from rendezvous.ledger.grants import assign, grant
 from rendezvous.ledger.lines import Lines
-from rendezvous.ledger.money_ops import AddIntent, ClaimSender, Record, ResumeSender, RetryParked, SeeChannels
+from rendezvous.ledger.money_ops import (
+    AddIntent,
+    AdoptVoucher,
+    ClaimSender,
+    Record,
+    ResumeSender,
+    RetryParked,
+    SeeChannels,
+)
 from rendezvous.ledger.ops import (
     Admit,
     ApproveVersion,
@@ -205,6 +213,7 @@ def _do(unit: Unit, ops: Sequence[Op]) -> list[Any]:
     each(ApproveVersion, lambda op: acts.approve(unit, op))
     each(HearOf, lambda op: unit.fleet.hear_of(op.workers))
     each(Probe, lambda _: _probe(unit))
+    each(AdoptVoucher, lambda op: adopt_voucher(unit, op, money.new_intent(unit)))
     each(SeeChannels, lambda op: see_channels(unit, op, money.new_intent(unit)))
     each(Rearm, lambda _: clock.rearm(unit))
     each(Sweep, lambda _: clock.sweep(unit, lines))

@@ -77,7 +77,7 @@ class Earnings:
     Args:
         book: keeps them.
         account: whose are taken.
-        seen: told the amount of the last one that was taken, by payer.
+        seen: told the last one that was taken.
         told_rpc: the node that the settings name.
         max_unpaid: how many accepted tasks may be unpaid before no more are asked for.
         trust: told whether more may be asked for.
@@ -88,7 +88,7 @@ class Earnings:
         book: KeepsVouchers,
         account: Account,
         *,
-        seen: Callable[[Address, int], None],
+        seen: Callable[[SignedVoucher], None],
         told_rpc: str | None = None,
         max_unpaid: int = MAX_UNPAID,
         trust: Callable[[bool], None] = lambda _: None,
@@ -105,7 +105,7 @@ class Earnings:
         self._one_at_a_time: Final = trio.Lock()
         self.last = book.last_voucher(account.escrow, account.payer, account.payee)
         if self.last is not None:
-            seen(account.payer, self.last.cumulative_wei)
+            seen(_as_said(self.last))
 
     async def expect(self, grant: Grant, result: Cid) -> None:
         """Note what a task that was just done is to be paid by a voucher, if it is."""
@@ -155,7 +155,7 @@ class Earnings:
         self._unpaid.difference_update(each.task for each in told.tasks)
         if len(self._unpaid) < self._max_unpaid:
             self._trust(True)
-        self._seen(self.account.payer, checked.cumulative_wei)
+        self._seen(_as_said(checked))
         log.info("voucher_taken", **facts)
 
 
@@ -167,7 +167,7 @@ async def open_earnings(
     address: Address,
     payout: Address | None,
     door_url: str,
-    seen: Callable[[Address, int], None],
+    seen: Callable[[SignedVoucher], None],
     max_unpaid: int = MAX_UNPAID,
     trust: Callable[[bool], None] = lambda _: None,
 ) -> AsyncIterator[Earnings | None]:
@@ -179,7 +179,7 @@ async def open_earnings(
         address: this worker's own.
         payout: who is paid for its work instead.
         door_url: where the settings come from.
-        seen: told the amount of the last voucher that was taken, by payer.
+        seen: told the last voucher that was taken.
         max_unpaid: how many accepted tasks may be unpaid before no more are asked for.
         trust: told whether more may be asked for.
 
@@ -196,6 +196,20 @@ async def open_earnings(
         except StoreFull as full:
             log.warning("account_not_kept", reason=str(full))  # vouchers that come are kept once there is room
         yield Earnings(book, account, seen=seen, told_rpc=rpc, max_unpaid=max_unpaid, trust=trust)
+
+
+def _as_said(kept: KeptVoucher) -> SignedVoucher:
+    """A voucher as it is shown to the root: without the tasks."""
+    voucher = kept.voucher
+    return SignedVoucher(
+        chain_id=kept.escrow.chain_id,
+        contract=kept.escrow.address,
+        payer=voucher.requester,
+        payee=voucher.worker,
+        cumulative_wei=str(voucher.cumulative_wei),
+        tasks_root="0x" + voucher.tasks_root.hex(),
+        signature="0x" + kept.signature.hex(),
+    )
 
 
 def _believable(rpc: str | None, door_url: str) -> str | None:

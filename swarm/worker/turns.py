@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 import msgspec
 
-from swarm.model import Address, RefusalCode, TaskId, Wei
+from swarm.model import RefusalCode, TaskId
 from swarm.wire import (
     MAX_INT,
     MAX_SLOTS,
@@ -32,6 +32,7 @@ from swarm.wire import (
     Hello,
     Outcome,
     Released,
+    SignedVoucher,
     Stats,
     Turn,
     TurnAnswer,
@@ -116,6 +117,7 @@ class Turns:
         self.roots: tuple[str, ...] = ()
         #: The amount of the last voucher that was taken, by payer; replaced whole.
         self.vouchers_seen: dict[str, str] = {}
+        self._voucher: SignedVoucher | None = None
         self.draining = False
         self.answered_at: float | None = None
         self._leases: dict[int, Lease] = {}
@@ -143,9 +145,10 @@ class Turns:
         if self.offers.hear(announcement, now, held={lease.task for lease in self._leases.values()}):
             self._hastened = True
 
-    def took_voucher(self, payer: Address, amount_wei: Wei) -> None:
+    def took_voucher(self, voucher: SignedVoucher) -> None:
         """A voucher was checked and kept: the next turn says so."""
-        self.vouchers_seen = {**self.vouchers_seen, payer: str(amount_wei)}
+        self.vouchers_seen = {**self.vouchers_seen, voucher.payer: voucher.cumulative_wei}
+        self._voucher = voucher
 
     def nudge(self) -> None:
         """There may be work: take a turn soon."""
@@ -345,6 +348,7 @@ class Turns:
             gossip=self.gossips(now),
             hello=self.hello if say_hello else None,
             vouchers_seen=self.vouchers_seen,
+            voucher=self._voucher if say_hello else None,
             stats=stats() if stats is not None and (self.draining or now - self._stats_at >= BEAT_S) else None,
         )
         if turn.stats is not None:

@@ -148,6 +148,35 @@ async def test_a_started_root_signs_what_was_earned_before(
             assert int(told["cumulative_wei"]) == 2 * REWARD
 
 
+async def test_a_root_restored_from_an_older_copy_learns_what_it_signed_from_its_workers(
+    chain: Chain, options: dict[str, Any], tmp_path: Path
+) -> None:
+    payer = chain.signer.address
+    async with mining(chain):
+        async with door(tmp_path / "first", **options) as stage:
+            await submit(stage, 3)
+            alice = await stage.worker("alice")
+            await do_tasks(alice, 3)
+            last = await vouchers(alice, payer, 0, lambda told: len(told["tasks"]) == 3)
+        async with door(tmp_path / "second", **options) as stage:  # another ledger, of the same key: nothing is known
+            shown = {name: value for name, value in last.items() if name not in ("tasks", "since_wei")}
+            mallory = await stage.worker("mallory")
+            await mallory.take(voucher=shown)  # hers it isn't
+            forged = {**shown, "payee": mallory.address, "cumulative_wei": str(10**18)}
+            mallory.boot, mallory.n = "boot-0002", 0
+            await mallory.take(voucher=forged)
+            ledger = stage.door.ledger
+            assert await ledger.read(lambda reader: reader.channel(payer, mallory.address)) is None
+
+            alice = await stage.worker("alice")
+            await alice.take(voucher=shown, vouchers_seen={payer: last["cumulative_wei"]})
+            await submit(stage, 1)
+            await do_tasks(alice, 1)
+            told = await vouchers(alice, payer, 3 * REWARD, lambda told: True)
+            assert (int(told["cumulative_wei"]), len(told["tasks"])) == (4 * REWARD, 1)
+            assert root_over(told, bytes.fromhex(last["tasks_root"][2:])) == bytes.fromhex(told["tasks_root"][2:])
+
+
 async def test_how_a_job_is_settled_cannot_be_changed(chain: Chain, options: dict[str, Any], tmp_path: Path) -> None:
     async with door(tmp_path, **options) as stage:
         job = (await submit(stage, 1))["job"]

@@ -11,7 +11,7 @@ import uuid6
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.channels import ChannelRow
-from rendezvous.ledger.money_ops import ChannelSeen, Intent, IntentKind, IntentState, SeeChannels
+from rendezvous.ledger.money_ops import AdoptVoucher, ChannelSeen, Intent, IntentKind, IntentState, SeeChannels
 from rendezvous.ledger.ops import SetAllowance, Submit
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import parse_cid, raw_cid
@@ -229,6 +229,23 @@ def test_a_task_that_was_funded_by_itself_never_gets_a_voucher(world: World) -> 
         world.complete(ALICE, lease, cid=raw_cid(b"result"))
     assert world.task(task).status == Status.ACTIVE
     assert world.reader.channel(PAYER, ALICE.address) is None
+
+
+def test_a_voucher_above_all_that_is_known_is_owed_and_goes_on_from_there(world: World) -> None:
+    submit(world, 4)
+    do_task(world)
+    adopted = AdoptVoucher(payer=PAYER, payee=ALICE.address, cumulative_wei=5 * REWARD, tasks_root=b"\x05" * 32)
+    assert world.do(adopted) is True
+    assert world.do(adopted) is False
+    row = channel(world)
+    assert (row.owed_wei, row.tasks_root) == (5 * REWARD, b"\x05" * 32)
+    task = do_task(world, content=b"more")
+    see(world, locked=20 * REWARD)
+    page = world.reader.vouchers_since(PAYER, ALICE.address, since_wei=5 * REWARD)
+    assert page is not None
+    assert ([each.task for each in page.tasks], page.since_wei) == ([task], 5 * REWARD)
+    # whoever lacks that voucher can't be told what it was for
+    assert world.reader.vouchers_since(PAYER, ALICE.address, since_wei=REWARD) is None
 
 
 def test_a_crash_after_the_acceptance_loses_neither_debt_nor_funding(world: World) -> None:
