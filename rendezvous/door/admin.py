@@ -335,9 +335,6 @@ async def quarantine(door: Door, call: Call) -> QuarantineView | Refusal:
     requeued = await door.ledger.call(
         Quarantine(worker=ref, host=host, for_s=said.for_s, who=call.who.owner, why=said.why)
     )
-    worker = door.fleet.get(ref)
-    if requeued and worker is not None and worker.session is not None:
-        worker.session.cancel(requeued)
     return QuarantineView(
         worker=id_of(ref),
         host=host,

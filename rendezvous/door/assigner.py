@@ -20,6 +20,7 @@ from rendezvous.fleet import Fleet, Worker
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import Assign, Assignable, Assigned
 from swarm.errors import SwarmError
+from swarm.model import Status
 from swarm.wire import GrantPush
 
 __all__ = ["Assigner"]
@@ -106,7 +107,11 @@ class Assigner:
         for one in assigned:
             self._push(free[one.worker], one, *known[one.worker])
         opens_at, _ = await self._ledger.read(lambda reader: reader.openings(self._ledger.now()))
-        return None if opens_at is None else min(LOOK_S, max(ROUND_S, opens_at - self._ledger.now()))
+        if opens_at is not None:
+            return min(LOOK_S, max(ROUND_S, opens_at - self._ledger.now()))
+        # What else keeps ready tasks back (the pace of the whole swarm, others' turns at a host) opens untold.
+        counts = await self._ledger.read(lambda reader: reader.counts())
+        return LOOK_S if counts[Status.PENDING] else None
 
     def _push(self, worker: Worker, assigned: Assigned, boot: str, n: int, after_s: float) -> None:
         self._fleet.set_free(worker, worker.free - len(assigned.granted))

@@ -18,8 +18,8 @@ from swarm.wire import Requires, encode
 
 __all__ = ["Notifier"]
 
-#: Moves that take a task from its holder for good; it is told at once.
-_CALLED_OFF: Final = frozenset({Move.CANCEL, Move.FAIL_BY_HAND})
+#: Moves that take a task from its holder, whoever it goes to; it is told at once.
+_CALLED_OFF: Final = frozenset({Move.CANCEL, Move.FAIL_BY_HAND, Move.QUARANTINE})
 #: Moves that nobody has to be woken for: a group of them, as under load, is only counted.
 _QUIET: Final = frozenset({Move.GRANT, Move.RENEW, Move.COMPLETE})
 
@@ -48,11 +48,11 @@ class Notifier:
         for move, number in moves.items():
             self._metrics.count("swarm_ledger_events_total", number, move=move.value)
         for event in events if moves.keys() - _QUIET else ():
+            if event.move in _CALLED_OFF and event.worker is not None:
+                called_off[event.worker].append(event.task)
             if event.to is Status.PENDING:
                 group = (event.kind, encode(event.requires))
                 ready[group] = (event.requires, ready.get(group, (None, 0))[1] + 1)
-            elif event.move in _CALLED_OFF and event.worker is not None:
-                called_off[event.worker].append(event.task)
         for ref, tasks in called_off.items():
             worker = self._fleet.get(ref)
             if worker is not None and worker.session is not None:

@@ -134,6 +134,7 @@ async def remove_worker(door: Door, call: Call) -> Removed | Refusal:
     found = find_worker(door, call.path("id"))
     if found is None:
         return unknown_worker(call.path("id"))
-    requeued: int = await door.ledger.call(RemoveWorker(worker=found.ref, who=call.who.owner))
+    why = call.queries["why"] or ""
+    requeued: int = await door.ledger.call(RemoveWorker(worker=found.ref, who=call.who.owner, why=why))
     door.fleet.remove(found.ref)
     return Removed(id=call.path("id"), requeued=requeued)

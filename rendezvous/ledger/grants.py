@@ -533,6 +533,6 @@ def assign(unit: Unit, lines: Lines, op: Assign) -> tuple[Assigned, ...]:
         rooms[index] -= 1
         if rooms[index] > 0:
             heapq.heappush(loaded, (load + 1 / op.workers[index].slots, index))
-    _assign(unit, picks)
+    _assign(unit, _shared(unit, lines, picks))
     lines.debit()
     return tuple(Assigned(worker=turn.op.worker, granted=tuple(turn.granted)) for turn in turns if turn.granted)

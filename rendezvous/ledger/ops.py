@@ -380,6 +380,7 @@ class RemoveWorker(_Value, frozen=True, kw_only=True):
 
     worker: WorkerRef
     who: str
+    why: str = ""
 
 
 # ── the operator's acts ───────────────────────────────────────────────────────────────────────────────────────────
@@ -551,7 +552,8 @@ class ActView(_Value, frozen=True, kw_only=True):
     at: float
     who: str
     #: paused, resumed, kept_apart, let_together, egress_flagged, quarantined, quarantine_lifted,
-    #: version_approved, version_withdrawn, failed, revoked, admitted
+    #: version_approved, version_withdrawn, failed, revoked, admitted,
+    #: removed
     act: str
     #: ``swarm``, ``host HOST``, ``job ID``, ``ADDRESS:INSTANCE on HOST``, ``NAME VERSION``, tasks, whose keys they were
     subject: str

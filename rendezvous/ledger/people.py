@@ -80,7 +80,9 @@ def keep_acceptance(unit: Unit, op: KeepAcceptance) -> None:
 
 def remove_worker(unit: Unit, op: RemoveWorker) -> int:
     """Take a worker off the list; what it holds goes back uncounted."""
-    return _take_off(unit, (op.worker,), who=op.who, detail="the worker was removed")
+    note(unit, who=op.who, act="removed", subject=f"{op.worker.address}:{op.worker.instance}", why=op.why)
+    because = f": {op.why}" if op.why else ""
+    return _take_off(unit, (op.worker,), who=op.who, detail=f"the worker was removed{because}")
 
 
 def revoke(unit: Unit, op: Revoke) -> Revoked:

@@ -53,6 +53,11 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     _root(root, "resume")
     root.door.wait_done(job, 15)
 
+    # What is taken from a worker isn't for newcomers: both have done something.
+    job, tasks = _submit(root, *(noop(sleep_s=0.5) for _ in range(16)))
+    root.door.wait_done(job, 20)
+    assert len({root.door.task(one)["assignee"] for one in tasks}) == 2
+
     # Quarantine: who holds a task of the host loses it to the other, and gets no more of it.
     job, (task,) = _submit(root, noop(host=BUSY, sleep_s=3))
     held = until(lambda: _holder(root, task), 15, "the task to be granted")

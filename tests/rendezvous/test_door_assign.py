@@ -166,6 +166,17 @@ async def test_a_paced_host_is_pushed_again_when_it_opens_and_nobody_says_anythi
             assert got == {"assign": 7}
 
 
+async def test_what_the_pace_of_the_whole_swarm_keeps_back_is_pushed_once_it_opens(tmp_path: Path) -> None:
+    async with door(tmp_path, mode="assign", swarm_rate=2.0) as stage:
+        alice, carol = await stage.worker("alice"), await stage.requester("carol")
+        async with talk(stage, alice) as session:
+            await session.take()
+            await stage.submit(carol, 4)
+            got = 0
+            while got < 4:  # nobody says anything meanwhile
+                got += len((await _pushed(session))["grants"])
+
+
 async def _turn_and_push(session: Talk) -> dict[str, Any]:
     """The push that follows a turn; they may cross."""
     await session.say()

@@ -315,7 +315,9 @@ async def test_deleting_a_worker_requeues_its_work(tmp_path: Path) -> None:
         assert one["id"] == listed["id"]
         assert sorted(one["tasks"]) == sorted(grant["task"]["id"] for grant in grants)
 
-        removed = (await stage.operator.call("DELETE", f"/v1/workers/{listed['id']}")).data
+        removed = (await stage.operator.call("DELETE", f"/v1/workers/{listed['id']}?why=new%20disk")).data
+        (act,) = (await stage.operator.get("/v1/admin/acts")).data["items"]
+        assert (act["act"], act["subject"], act["why"]) == ("removed", listed["id"], "new disk")
         assert removed["requeued"] == 2
         assert (await status(stage, grants[0]["task"]["id"]))["status"] == "pending"
         assert (await stage.operator.get("/v1/workers")).data["items"] == []
