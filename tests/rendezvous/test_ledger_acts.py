@@ -160,6 +160,9 @@ def test_a_job_that_isnt_there_cant_be_paused(world: World) -> None:
 
 
 def test_a_quarantined_worker_gives_back_that_hosts_work_and_keeps_the_rest(world: World) -> None:
+    world.one()
+    (lease,) = world.claim(BOB)
+    world.complete(BOB, lease)  # what is taken from others isn't for newcomers
     here, there = world.one(), world.one(host=OTHER)
     world.claim(ALICE, 2)
     op = Quarantine(worker=ALICE, host="site.test", for_s=600.0, who="olga", why="it sends nonsense")
