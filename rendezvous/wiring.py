@@ -145,7 +145,7 @@ async def build_door(
     async def recall(ref: WorkerRef) -> SeenWorker | None:
         return await ledger.read(lambda reader: reader.worker(ref))
 
-    fleet = Fleet(clock=time.monotonic, fits=_fits, rng=rng, recall=recall)
+    fleet = Fleet(clock=time.monotonic, fits=fits, rng=rng, recall=recall)
     fleet.load(await ledger.read(lambda reader: reader.workers(seen_since=ledger.now() - KEPT_S)))
     robots = RobotsCache(
         agent=user_agent(settings.contact, role="root"), tls=trusted_cas(), allow_private=settings.allow_private
@@ -218,7 +218,7 @@ async def _no_chain() -> None:
     """What gas costs where there is no chain."""
 
 
-def _fits(facts: WorkerFacts, kind: str, requires: Requires) -> bool:
+def fits(facts: WorkerFacts, kind: str, requires: Requires) -> bool:
     """The policy's own rule, as far as it doesn't hang on host and history."""
     return check_demand(Demand(tier="", kind=kind, requires=requires), facts) is None
 

@@ -1,0 +1,358 @@
+"""The root: the real ledger, fleet, turns and announcer, driven without an event loop, so that it can die anywhere.
+
+What the door's coroutines ask of the ledger is gathered and committed in groups, as the writer's thread does it. A
+group may end in any of the ways that a database knows: committed and answered, committed and unanswered, rolled back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from rendezvous.announce import Announcer
+from rendezvous.door.envelope import error_body, refusal_of
+from rendezvous.door.metrics import Metrics
+from rendezvous.door.notify import Notifier
+from rendezvous.door.stream import EventStream
+from rendezvous.door.turns import Turns
+from rendezvous.fleet import Fleet
+from rendezvous.ledger.ledger import STALL_S
+from rendezvous.ledger.ops import LedgerEvent, Op, Rearm, Sweep, WorkerRef
+from rendezvous.ledger.queries import LedgerReader
+from rendezvous.wiring import fits
+from swarm.errors import LedgerUnavailable, SwarmError
+from swarm.model import Address, Refusal
+from swarm.wire import Announcement, Turn, TurnAnswer, TurnRefused, decode
+from tests.rendezvous.ledger_world import World
+from tests.simulation.time import Timeline
+from tests.simulation.watch import Watch
+
+__all__ = ["Asked", "Killed", "Root"]
+
+NETWORK: Final = "simulated"
+PEER: Final = "12D3KooWGRUacmEmsDhdzQQ4RKPBoJSvLAjFVXUQzjKs1YeXKp3a"
+#: What the root needs for a group of turns.
+SERVICE_S: Final = 0.002
+#: The ticker's (``rendezvous.ledger.ledger``).
+TICK_S: Final = 1.0
+#: Added to what is waited for: a moment that is rounded down would come again and again.
+LEAST_S: Final = 1e-4
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The root's process ends here. No ``except Exception`` may hold it."""
+
+
+class _Ask:
+    """An operation on its way to the writer."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+
+    def __await__(self) -> Generator[Op, Any, Any]:
+        return (yield self.op)
+
+
+class _Ledger:
+    """What the door sees of the ledger."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    async def call(self, op: Op) -> Any:
+        return await _Ask(op)
+
+    async def read(self, query: Callable[[LedgerReader], T]) -> T:
+        return query(self._root.world.reader)
+
+    def now(self) -> float:
+        return self._root.now
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """A turn that has arrived, and where its answer goes."""
+
+    worker: WorkerRef
+    payout: Address
+    turn: Turn
+    answer: Callable[[TurnAnswer | TurnRefused], None]
+
+
+class Root:
+    """One root, through all its lives.
+
+    Args:
+        world: the ledger.
+        watch: sees what is committed.
+        gossip: carries an announcement to whoever listens.
+        session: the session of a worker that is connected to this life of the root, or None.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        timeline: Timeline,
+        rng: random.Random,
+        *,
+        started_at: float,
+        watch: Watch,
+        gossip: Callable[[Announcement], None],
+        session: Callable[[WorkerRef], Any],
+    ) -> None:
+        self.world = world
+        self._timeline = timeline
+        self._rng = rng
+        self._started_at = started_at
+        self._watch = watch
+        self._gossip = gossip
+        self._session = session
+        self.counts: Final[Counter[str]] = Counter()
+        self.is_up = False
+        self.life = 0
+        #: What becomes of the commits that come: "kill before", "kill after", "fail before", "fail after".
+        self.fates: Final[list[str]] = []
+        self._inbox: list[Asked] = []
+        self._serving = self._announcing = self._pacing = False
+        self._stalled_until = 0.0
+        self._swept_at: float | None = None
+        self.start()
+
+    @property
+    def now(self) -> float:
+        """Ledger time, Unix seconds."""
+        return self._started_at + self._timeline.now
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether a stall isn't over."""
+        return self._timeline.now < self._stalled_until
+
+    # ── its lives ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Start, or start again after a kill: what was only in memory is gone."""
+        if self.life:
+            self.world.open()
+        self.life += 1
+        self.is_up = True
+        self.world.now = self.now
+        core: Any = self.world.core
+        self._commit = core._connection.commit
+        core._connection.commit = self._fateful_commit
+        self.fleet = Fleet(clock=lambda: self._timeline.now, fits=fits, rng=self._rng)
+        self.fleet.load(self.world.reader.workers())
+        self._metrics = Metrics()
+        ledger: Any = _Ledger(self)
+        self.turns = Turns(
+            ledger=ledger,
+            store=None,  # type: ignore[arg-type]  # results are inline: nothing is looked up
+            fleet=self.fleet,
+            metrics=self._metrics,
+            rules_of=lambda _url: None,
+            hungry=self._plan_pacing,
+            roots=(PEER,),
+            network_id=NETWORK,
+        )
+        self.announcer = Announcer(self.fleet, root=PEER, epoch=int(self.now * 1e9), clock=lambda: self._timeline.now)
+        stream = EventStream(self.world.reader.last_event_id())
+        self._notifier = Notifier(fleet=self.fleet, stream=stream, metrics=self._metrics)
+        self._inbox.clear()
+        self._swept_at = None
+        self._serving = self._announcing = self._pacing = False
+        self.in_life(self._tick)()
+        self._plan_announcement()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.counts["root killed"] += 1
+        self.is_up = False
+        self.world.close()
+        self._catch_up()
+
+    def stall(self, seconds: float) -> None:
+        """The process stands still: nothing is served, nothing swept."""
+        self._stalled_until = max(self._stalled_until, self._timeline.now + seconds)
+
+    def in_life(self, do: Callable[[], None]) -> Callable[[], None]:
+        """The same, unless the root has died meanwhile; not before a stall is over."""
+        life = self.life
+
+        def done() -> None:
+            if self.life != life or not self.is_up:
+                return
+            if self.stands_still:
+                self._timeline.at(self._stalled_until, done)
+                return
+            try:
+                do()
+            except Killed:
+                self.kill()
+
+        return done
+
+    # ── the writer ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fateful_commit(self, last_event: int | None = None) -> None:
+        fate = self.fates.pop() if self.fates else ""
+        self.counts["commits"] += 1
+        if fate.endswith("after") or not fate:
+            self._commit(last_event)
+        if fate.startswith("kill"):
+            raise Killed
+        if fate:
+            self.counts["commits failed"] += 1
+            raise LedgerUnavailable("the simulated disk", "as planned")
+
+    def do(self, *ops: Op) -> list[Any]:
+        """Commit a group, and tell of it what was committed."""
+        self.world.now = self.now
+        group = self.world.core.apply(ops, now=self.now)
+        core: Any = self.world.core
+        if core._connection._pooled is None or any(isinstance(answer, LedgerUnavailable) for answer in group.answers):
+            self._catch_up()  # committed and unanswered, maybe
+        self._tell(group.events)
+        for answer in group.answers:
+            if isinstance(answer, Exception) and not isinstance(answer, LedgerUnavailable):
+                raise answer
+        return group.answers
+
+    def _tell(self, events: list[LedgerEvent]) -> None:
+        if not events:
+            return
+        self._watch.take(events)
+        self._notifier.take(events)
+        self.announcer.take(events)
+        self._plan_announcement()
+
+    def _catch_up(self) -> None:
+        """Let the watch see what was committed while nobody was told."""
+        if self.is_up:
+            self._see(self.world.reader)
+            return
+        world = World(self.world.location, self.world.settings)
+        try:
+            self._see(world.reader)
+        finally:
+            world.close()
+
+    def _see(self, reader: LedgerReader) -> None:
+        last = reader.last_event_id()
+        self._watch.take(reader.ledger_events(self._watch.last_event, last, last + 1))
+
+    # ── what it does by itself ────────────────────────────────────────────────────────────────────────────────────
+
+    def _tick(self) -> None:
+        now = self.now
+        stalled = self._swept_at is None or now - self._swept_at > STALL_S
+        answers = self.do(*((Rearm(), Sweep()) if stalled else (Sweep(),)))
+        if not any(isinstance(answer, Exception) for answer in answers):
+            self._swept_at = now
+            due_s = answers[-1]
+        else:
+            due_s = TICK_S
+        self._timeline.after(max(0.02, min(due_s, TICK_S)), self.in_life(self._tick))
+
+    def _plan_announcement(self) -> None:
+        if not self._announcing:
+            self._announcing = True
+            wait_s = self.announcer.due_in_s()
+            self._timeline.after(min(wait_s + LEAST_S if wait_s > 0 else 0.0, 1.0), self.in_life(self._announce))
+
+    def _announce(self) -> None:
+        self._announcing = False
+        if self.announcer.due_in_s() <= 0:
+            self.counts["announcements"] += 1
+            self._gossip(decode(self.announcer.message(), Announcement))
+        self._plan_announcement()
+
+    def _plan_pacing(self) -> None:
+        if not self._pacing:
+            self._pacing = True
+            self._timeline.after(0.05, self.in_life(self._pace))
+
+    def _pace(self) -> None:
+        """Nudge as many hungry workers as lines opened (``rendezvous.door.pacer``)."""
+        self._pacing = False
+        hungry = self.fleet.hungry()
+        if not hungry:
+            return
+        opens_at, opened = self.world.reader.openings(self.now)
+        self._rng.shuffle(hungry)
+        for worker in hungry[: min(opened, 4)]:
+            if worker.session is not None:
+                worker.nudged = True
+                worker.session.nudge()
+        if opened or opens_at is not None:
+            self._pacing = True
+            wait_s = 0.05 if opened else min(1.0, max(0.005, (opens_at or 0.0) - self.now))
+            self._timeline.after(wait_s, self.in_life(self._pace))
+
+    # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def arrive(self, asked: Asked) -> None:
+        """A turn has arrived; it is served with those that arrive about then."""
+        if not self.is_up:
+            return
+        self._inbox.append(asked)
+        self.counts["turns"] += 1
+        self.counts["asks"] += len(asked.turn.offers)
+        if not self._serving:
+            self._serving = True
+            self._timeline.after(SERVICE_S, self.in_life(self._serve))
+
+    def _serve(self) -> None:
+        self._serving = False
+        now, later, workers = [], [], set()
+        for asked in self._inbox:  # one worker's turns are taken one after another
+            (later if asked.worker in workers else now).append(asked)
+            workers.add(asked.worker)
+        self._inbox = later
+        if later:
+            self._serving = True
+            self._timeline.after(SERVICE_S, self.in_life(self._serve))
+        waiting: list[tuple[Asked, Coroutine[Any, Any, TurnAnswer | Refusal], Op]] = []
+        for asked in now:
+            self._connect(asked.worker, asked.payout)
+            taking = self.turns.take(asked.worker, asked.payout, asked.turn, seen_at=self.now, way="session")
+            self._go_on(asked, taking, None, waiting)
+        while waiting:
+            group, waiting = waiting, []
+            answers = self.do(*(op for _, _, op in group))
+            for (asked, taking, _), answer in zip(group, answers, strict=True):
+                self._go_on(asked, taking, answer, waiting)
+
+    def _connect(self, ref: WorkerRef, payout: Address) -> None:
+        """Whoever says a turn has a session."""
+        self.fleet.known(ref, payout).session = self._session(ref)
+
+    def _go_on(
+        self,
+        asked: Asked,
+        taking: Coroutine[Any, Any, TurnAnswer | Refusal],
+        answer: Any,
+        waiting: list[tuple[Asked, Coroutine[Any, Any, TurnAnswer | Refusal], Op]],
+    ) -> None:
+        """Run the door until it asks the ledger, or has an answer for the worker."""
+        try:
+            op = taking.throw(answer) if isinstance(answer, Exception) else taking.send(answer)
+        except StopIteration as done:
+            said = done.value
+        except SwarmError as fault:
+            said = refusal_of(fault)
+            if said is None:
+                raise
+        else:
+            waiting.append((asked, taking, op))
+            return
+        if isinstance(said, TurnAnswer):
+            self._watch.check_outcomes(asked.worker, said)
+        if isinstance(said, Refusal):
+            said = TurnRefused(n=asked.turn.n, error=error_body(said))
+        asked.answer(said)

@@ -1,0 +1,182 @@
+"""What must hold at every moment, checked on what the ledger committed and on what the sites saw.
+
+``Watch`` follows the history as it is committed, so that a fault is seen when it happens; ``check_books`` reads the
+whole ledger at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import attrs
+
+from rendezvous.ledger.ops import LedgerEvent, WorkerRef
+from swarm.model import TERMINAL, Actor, Move, Status, TaskId
+from swarm.wire import TurnAnswer
+from tests.rendezvous.ledger_world import World, check_consistency
+
+__all__ = ["Broken", "Pace", "Watch", "check_books"]
+
+#: Ledger times are floats: a bucket may be over by so many tokens from rounding.
+ROUNDING: Final = 1e-6
+
+
+class Broken(AssertionError):
+    """An invariant doesn't hold."""
+
+
+@attrs.define(kw_only=True)
+class Pace:
+    """What may be granted of a host: its bucket as policy describes it, replayed.
+
+    Args:
+        delay_s: of a host that wants its requests one after another; None elsewhere.
+    """
+
+    rate_per_s: float
+    burst: float
+    delay_s: float | None = None
+    tokens: float = attrs.field(init=False)
+    at: float = 0.0
+    held: dict[TaskId, int] = attrs.field(factory=dict)
+    ended_at: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.tokens = self.burst
+
+    def grant(self, task: TaskId, fence: int, at: float) -> str | None:
+        """Take a grant into account; a sentence where it may not be."""
+        if self.delay_s is not None:
+            if self.held:
+                return f"{task} was granted while {next(iter(self.held))} of the same host wasn't finished"
+            if self.ended_at is not None and at < self.ended_at + self.delay_s - ROUNDING:
+                return f"{task} was granted {at - self.ended_at:.3f} s after the last one, of {self.delay_s} s"
+        self.held[task] = fence
+        if self.rate_per_s <= 0:
+            return None
+        self.tokens = min(self.burst, self.tokens + (at - self.at) * self.rate_per_s) - 1
+        self.at = at
+        return f"{task} was granted with {self.tokens + 1:.3f} tokens left" if self.tokens < -ROUNDING else None
+
+    def end(self, task: TaskId, at: float) -> None:
+        """A grant is over."""
+        if self.held.pop(task, None) is not None:
+            self.ended_at = at
+
+
+@attrs.define(kw_only=True)
+class _Seen:
+    status: Status
+    fence: int = 0
+    worker: WorkerRef | None = None
+    completions: int = 0
+    #: Fences that were taken back by an operator: their holder hears of it only at its next turn.
+    by_hand: set[int] = attrs.field(factory=set)
+
+
+class Watch:
+    """Follows what is committed.
+
+    Args:
+        paces: of the hosts.
+    """
+
+    def __init__(self, paces: dict[str, Pace]) -> None:
+        self.paces = paces
+        self.tasks: Final[dict[TaskId, _Seen]] = {}
+        self.moves: Final[Counter[str]] = Counter()
+        self.last_event = 0
+        self._last_fence = 0
+        #: Pauses and quarantines that hold: of swarm, host and job; of a worker on a host, until when.
+        self.paused: Final[set[tuple[str, str]]] = set()
+        self.quarantined: Final[dict[tuple[WorkerRef, str], float]] = {}
+
+    @property
+    def unfinished(self) -> list[TaskId]:
+        """The tasks that haven't ended."""
+        return [task for task, seen in self.tasks.items() if seen.status not in TERMINAL]
+
+    def take(self, events: list[LedgerEvent]) -> None:
+        """Check what was committed."""
+        for event in events:
+            if event.id <= self.last_event:
+                continue
+            self.last_event = event.id
+            self.moves[event.move.value] += 1
+            self._take(event)
+
+    def _take(self, event: LedgerEvent) -> None:
+        seen = self.tasks.get(event.task)
+        if seen is None:
+            seen = self.tasks[event.task] = _Seen(status=event.to)
+        elif event.source is not seen.status:
+            raise Broken(f"{event.task} went {event.source} → {event.to}, and was {seen.status}")
+        if event.source is Status.ACTIVE and event.to is not Status.ACTIVE:
+            self.paces[event.host].end(event.task, event.at)
+            if event.by is Actor.OPERATOR or event.move in (Move.QUARANTINE, Move.CANCEL):
+                seen.by_hand.add(seen.fence)
+        if event.move is Move.GRANT:
+            self._granted(event, seen)
+        seen.status = event.to
+        if event.move is Move.COMPLETE:
+            seen.completions += 1
+            if seen.completions > 1:
+                raise Broken(f"{event.task} was completed twice")
+            if event.worker != seen.worker or event.fence != seen.fence:
+                raise Broken(f"{event.task} was completed by {event.worker}, fence {event.fence}: not its assignee")
+
+    def _granted(self, event: LedgerEvent, seen: _Seen) -> None:
+        assert event.worker is not None
+        assert event.fence is not None
+        if event.fence <= self._last_fence:
+            raise Broken(f"fence {event.fence} of {event.task} comes after {self._last_fence}")
+        self._last_fence = event.fence
+        seen.fence, seen.worker = event.fence, event.worker
+        fault = self.paces[event.host].grant(event.task, event.fence, event.at)
+        if fault is not None:
+            raise Broken(f"{event.host}: {fault}")
+        for pause in (("swarm", ""), ("host", event.host), ("job", event.job)):
+            if pause in self.paused:
+                raise Broken(f"{event.task} was granted while {' '.join(pause)} was paused")
+        if self.quarantined.get((event.worker, event.host), 0.0) > event.at:
+            raise Broken(f"{event.task} was granted to {event.worker}, which is in quarantine on {event.host}")
+
+    def check_outcomes(self, worker: WorkerRef, answer: TurnAnswer) -> None:
+        """A worker is answered; a completion that was taken is of the task's last lease, and that was the worker's."""
+        for outcome in answer.outcomes:
+            seen = self.tasks.get(outcome.task)
+            if outcome.status != Status.COMPLETED.value or seen is None:
+                continue
+            if (seen.worker, seen.fence) != (worker, outcome.fence):
+                raise Broken(
+                    f"{worker} completed {outcome.task} by lease {outcome.fence}; {seen.worker} has it by {seen.fence}"
+                )
+
+    def check_request(self, task: TaskId, fence: int, worker: WorkerRef) -> None:
+        """A worker is about to ask a site for something on behalf of a lease."""
+        seen = self.tasks[task]
+        if seen.fence == fence and seen.worker == worker:
+            return  # the newest lease of the task, be it over: nobody else works on it
+        if fence in seen.by_hand:
+            return
+        raise Broken(
+            f"{worker} asks for {task} by the lease {fence} after {seen.worker} was granted it by {seen.fence}"
+        )
+
+
+def check_books(world: World, watch: Watch) -> None:
+    """Check the whole ledger: kept numbers, lanes, histories, leases, and the effect of each key at most once."""
+    check_consistency(world)
+    with world.reading.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT id, status FROM tasks").all()
+        doubled = connection.exec_driver_sql(
+            "SELECT b.dedupe, count(*) FROM tasks t JOIN task_bodies b ON b.seq = t.seq "
+            "WHERE t.status = 'completed' GROUP BY b.dedupe HAVING count(*) > 1"
+        ).all()
+    stored: dict[TaskId, str] = dict(tuple(row) for row in rows)
+    for task, seen in watch.tasks.items():
+        if stored.get(task) != seen.status.value:
+            raise Broken(f"{task} is {stored.get(task)} in the ledger, its history says {seen.status.value}")
+    if doubled:
+        raise Broken(f"the effects of {len(doubled)} keys were recorded more than once")

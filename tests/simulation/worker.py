@@ -1,0 +1,336 @@
+"""A worker: the real state machine of its turns, slots that ask simulated sites, a journal that outlives a kill."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import attrs
+import msgspec
+
+from rendezvous.ledger.ops import WorkerRef
+from swarm.content.cid import raw_cid
+from swarm.content.manifest import Manifest, encode_manifest
+from swarm.model import TaskId
+from swarm.wire import (
+    Announcement,
+    Done,
+    Failed,
+    Grant,
+    GrantPush,
+    Hello,
+    Turn,
+    TurnAnswer,
+    TurnRefused,
+    decode,
+    encode,
+)
+from swarm.worker.effects import Effect, Settled, Start, Stop, Verdict
+from swarm.worker.turns import Turns
+from tests.simulation.network import Network
+from tests.simulation.root import Asked, Root
+from tests.simulation.sites import Sites
+from tests.simulation.time import Timeline
+from tests.simulation.watch import Broken, Watch
+
+__all__ = ["Worker"]
+
+#: As ``swarm.door_session`` and ``swarm.worker.talk`` have them.
+ANSWER_S: Final = 15.0
+UNANSWERED_WAIT_S: Final = 0.5
+#: Storing and uploading a result.
+UPLOAD_S: Final = 0.01
+#: What a liar says of a site: the most that can be said.
+ETERNITY_S: Final = 31_536_000.0
+
+
+@attrs.define
+class _Session:
+    """A connection to one life of the root; the pushes of the door over it."""
+
+    worker: Worker
+    life: int
+
+    def nudge(self) -> None:
+        self._push(self.worker.nudged)
+
+    def cancel(self, tasks: tuple[TaskId, ...]) -> None:
+        self._push(lambda: self.worker.called_off(tasks))
+
+    def grant(self, push: GrantPush) -> None:
+        self._push(lambda: self.worker.assigned(push))
+
+    def pause(self, reason: str | None) -> None:
+        self._push(lambda: self.worker.paused(reason))
+
+    def close(self, code: int, reason: str) -> None:
+        del code, reason
+
+    def _push(self, deliver: Callable[[], None]) -> None:
+        worker, life = self.worker, self.worker.life
+
+        def arrive() -> None:
+            if worker.session is self and worker.is_up and worker.life == life:
+                deliver()
+
+        worker.network.carry(worker.name, arrive)
+
+
+@attrs.define(kw_only=True)
+class Worker:
+    """One worker, through all its lives.
+
+    Args:
+        lies: it reports blocks that didn't happen, asks for eternal waits, and completes what it doesn't hold any more.
+        hears: gossip reaches it; else it lives on nudges.
+        pace: how much faster than true time its clock runs.
+    """
+
+    name: str
+    ref: WorkerRef
+    slots: int
+    timeline: Timeline
+    network: Network
+    sites: Sites
+    watch: Watch
+    root: Root
+    rng: random.Random
+    counts: Counter[str]
+    hello: Hello
+    lies: bool = False
+    hears: bool = True
+    pace: float = 1.0
+    #: How long a no-op takes, the mean, seconds.
+    work_s: float = 1.0
+    is_up: bool = False
+    life: int = 0
+    session: _Session | None = None
+    #: What outlives a kill: outcomes that aren't answered, results of leases that are over.
+    journal: dict[tuple[TaskId, int], Done | Failed] = attrs.field(factory=dict)
+    kept: dict[TaskId, Done] = attrs.field(factory=dict)
+    _past: list[tuple[TaskId, int]] = attrs.field(factory=list)
+    turns: Turns = attrs.field(init=False)
+    _running: dict[int, Grant] = attrs.field(init=False)
+    _queue: list[Grant] = attrs.field(init=False)
+    #: Whether a turn is under way, and which was the last.
+    _exchanging: bool = attrs.field(init=False, default=False)
+    _exchange: int = attrs.field(init=False, default=0)
+    _looks: int = attrs.field(init=False, default=0)
+    _position: tuple[int, int] = attrs.field(init=False, default=(-1, -1))
+
+    # ── its lives ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def now(self) -> float:
+        """Its own clock, seconds."""
+        return self.timeline.now * self.pace
+
+    def start(self) -> None:
+        """Start, or start again after a kill."""
+        self.life += 1
+        self.is_up = True
+        self.turns = Turns(boot=f"{self.name}-{self.life}", hello=self.hello, instance=self.ref.instance, now=self.now)
+        self._running, self._queue = {}, []
+        self._exchanging = False
+        self._position = (-1, -1)
+        for entry in self.journal.values():
+            self.turns.adopt(entry, self.now)
+        self._look()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.is_up = False
+        self.session = None
+        self.counts["workers killed"] += 1
+
+    def _later(self, seconds: float, do: Callable[[], None]) -> None:
+        """Plan something of this life."""
+        life = self.life
+
+        def done() -> None:
+            if self.life == life and self.is_up:
+                do()
+
+        self.timeline.after(seconds / self.pace, done)
+
+    # ── what others tell it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, announcement: Announcement) -> None:
+        """Gossip; the reader of the peer passes messages in order only."""
+        position = (announcement.epoch, announcement.seq)
+        if self.is_up and position > self._position:
+            self._position = position
+            self.turns.hear(announcement, self.now)
+            self._look()
+
+    def nudged(self) -> None:
+        """The door says that there may be work."""
+        self.turns.nudge()
+        self._look()
+
+    def called_off(self, tasks: tuple[TaskId, ...]) -> None:
+        """The door says that these aren't wanted any more."""
+        self._apply(self.turns.cancel(tasks))
+        self._look()
+
+    def assigned(self, push: GrantPush) -> None:
+        """The door pushes tasks."""
+        self._apply(self.turns.assigned(push, self.now))
+        self._look()
+
+    def paused(self, reason: str | None) -> None:
+        """The swarm was paused or resumed."""
+        self.turns.pause(reason)
+        self._look()
+
+    # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self) -> None:
+        """Say what there is to say, stop what isn't covered any more, and look again in time."""
+        self._apply(self.turns.overdue(self.now))
+        if not self._exchanging:
+            if self.session is None or self.session.life != self.root.life:
+                if self.root.is_up:
+                    self.session = _Session(self, self.root.life)
+                    self.turns.reconnected()
+                else:
+                    self.session = None
+            turn = self.turns.take_turn(self.now) if self.session is not None else None
+            if turn is not None:
+                self._say(turn)
+        wait_s = self.turns.overdue_in_s(self.now)
+        if not self._exchanging:
+            wait_s = min(wait_s, self.turns.wait_s(self.now) if self.session is not None else UNANSWERED_WAIT_S)
+        self._later(min(max(wait_s, 0.001), 10.0), self._look_once())
+
+    def _look_once(self) -> Callable[[], None]:
+        """Only the last planned look happens."""
+        self._looks += 1
+        mine = self._looks
+        return lambda: self._look() if self._looks == mine else None
+
+    def _say(self, turn: Turn) -> None:
+        self._exchanging = True
+        self._exchange += 1
+        life, exchange = self.life, self._exchange
+
+        def answer(said: TurnAnswer | TurnRefused) -> None:
+            self.network.carry(self.name, lambda: self._answered(life, exchange, said))
+
+        said = decode(encode(self._forged(turn) if self.lies else turn), Turn)  # what can't travel is found here
+        asked = Asked(worker=self.ref, payout=self.ref.address, turn=said, answer=answer)
+        self.network.carry(self.name, lambda: self.root.arrive(asked))
+        self._later(ANSWER_S, lambda: self._unanswered(exchange))
+
+    def _forged(self, turn: Turn) -> Turn:
+        """The turn with a completion by a lease that this worker once had."""
+        said = {entry.fence for entry in (*turn.done, *turn.failed, *turn.released)}
+        past = [lease for lease in self._past if lease[1] not in said]
+        if not past:
+            return turn
+        task, fence = self.rng.choice(past)
+        done = self._done(task, fence, "noop")
+        held = tuple(entry for entry in turn.held if entry.fence != fence)
+        return msgspec.structs.replace(turn, done=(*turn.done, done), held=held)
+
+    def _done(self, task: TaskId, fence: int, kind: str) -> Done:
+        manifest = Manifest(task=task, worker=self.ref.address, kind=kind, versions={"run": str(fence)})
+        body = encode_manifest(manifest)
+        return Done(task=task, fence=fence, cid=raw_cid(body), manifest=body, ran_s=1.0)
+
+    def _answered(self, life: int, exchange: int, said: TurnAnswer | TurnRefused) -> None:
+        if not self.is_up or self.life != life or self._exchange != exchange or not self._exchanging:
+            return  # of another session
+        self._exchanging = False
+        if isinstance(said, TurnRefused):
+            self._apply(self.turns.refused(said.error, self.now))
+        else:
+            self._apply(self.turns.answered(said, self.now))
+        self._look()
+
+    def _unanswered(self, exchange: int) -> None:
+        if self._exchanging and self._exchange == exchange:
+            self._exchanging = False
+            self.session = None
+            self.turns.unanswered(self.now, wait_s=UNANSWERED_WAIT_S)
+            self._look()
+
+    def _apply(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Start):
+                self._begin(effect.grant)
+            elif isinstance(effect, Stop):
+                self._running.pop(effect.fence, None)
+                self._queue = [grant for grant in self._queue if grant.fence != effect.fence]
+                self._fill()
+            elif isinstance(effect, Settled):
+                entry = effect.entry
+                if isinstance(entry, (Done, Failed)):
+                    self.journal.pop((entry.task, entry.fence), None)
+                if effect.verdict is Verdict.STALE and isinstance(entry, Done):
+                    self.kept[entry.task] = entry
+            else:
+                self.journal.pop((effect.entry.task, effect.entry.fence), None)
+                self.kept[effect.entry.task] = effect.entry
+
+    # ── slots ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, grant: Grant) -> None:
+        self._past.append((grant.task.id, grant.fence))
+        kept = self.kept.pop(grant.task.id, None)
+        if kept is not None and self.turns.stored(grant.fence):
+            self.counts["kept results used"] += 1
+            self._later(UPLOAD_S, lambda: self._report(msgspec.structs.replace(kept, fence=grant.fence)))
+            return
+        self._queue.append(grant)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._queue and len(self._running) < self.slots:
+            grant = self._queue.pop(0)
+            if self.turns.started(grant.fence):
+                self._running[grant.fence] = grant
+                self._run(grant, 0)
+        if len(self._running) > self.slots:
+            raise Broken(f"{self.name} runs {len(self._running)} tasks in {self.slots} slots")
+
+    def _run(self, grant: Grant, place: int) -> None:
+        """Ask for the task's URLs, one after another."""
+        if grant.fence not in self._running:
+            return
+        urls = grant.task.urls
+        if grant.task.kind == "noop" or place == len(urls):
+            wait_s = self.rng.expovariate(1 / self.work_s) if grant.task.kind == "noop" else 0.0
+            self._later(wait_s, lambda: self._finish(grant, None, None))
+            return
+        self.watch.check_request(grant.task.id, grant.fence, self.ref)
+        answer = self.sites.ask(urls[place].split("/")[2])
+        if self.lies and self.rng.random() < 0.7:
+            self._later(answer.after_s, lambda: self._finish(grant, "blocked", ETERNITY_S))
+        elif answer.reason is not None:
+            self._later(answer.after_s, lambda: self._finish(grant, answer.reason, answer.retry_after_s))
+        else:
+            self._later(answer.after_s, lambda: self._run(grant, place + 1))
+
+    def _finish(self, grant: Grant, reason: str | None, retry_after_s: float | None) -> None:
+        if self._running.pop(grant.fence, None) is None:
+            return  # it was stopped
+        if self.turns.executed(grant.fence):
+            task, fence = grant.task.id, grant.fence
+            report: Done | Failed
+            if reason is not None:
+                report = Failed(task=task, fence=fence, reason=reason, retry_after_s=retry_after_s, ran_s=1.0)
+            else:
+                report = self._done(task, fence, grant.task.kind)
+            self._later(UPLOAD_S, lambda: self._report(report))
+        self._fill()
+
+    def _report(self, report: Done | Failed) -> None:
+        self.journal[report.task, report.fence] = report
+        if not self.turns.report(report, self.now):
+            del self.journal[report.task, report.fence]
+            if isinstance(report, Done):
+                self.kept[report.task] = report
+        self._look()
