@@ -13,31 +13,17 @@ from typing import Final
 
 import attrs
 
-from rendezvous.ledger.contexts import begin_context, contexts_of
 from rendezvous.ledger.endings import expire
 from rendezvous.ledger.guards import is_live, not_found
-from rendezvous.ledger.lines import HostState, Lines
+from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn
+from rendezvous.ledger.picker import Picker
 from rendezvous.ledger.rows import TaskRow, task_body
-from rendezvous.ledger.rules import flags_of, load_rules, records_of
+from rendezvous.ledger.rules import load_rules
 from rendezvous.ledger.shared_pace import shares
-from rendezvous.ledger.standing import Crowd, barred_hosts, budgets_of
 from rendezvous.ledger.turns import TurnWork, renew_lease
 from rendezvous.ledger.unit import Unit, as_json
-from rendezvous.policy.budget import check_budget
-from rendezvous.policy.eligibility import (
-    Candidate,
-    Demand,
-    check_contexts,
-    check_demand,
-    check_passed_over,
-    check_suspect,
-    decide,
-)
-from rendezvous.policy.hours import check_hours
 from rendezvous.policy.pauses import check_paused
-from rendezvous.policy.records import CLEAN, check_careful, check_troubled
-from rendezvous.policy.versions import check_approved
 from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 
 __all__ = ["assign", "grant"]
@@ -49,307 +35,11 @@ WINDOW: Final = 1_024
 PARKED_MOST: Final = 1_000
 
 
-#: (rank, seq, lane): the lowest is first.
-_Place = tuple[float, int, int]
-
-
-@attrs.define
-class _Line:
-    """A lane on its way through a group: the tasks that were read of it, and how many of them were looked at."""
-
-    lane: int
-    host: int
-    read: list[tuple[float, int]]
-    looked_at: int = 0
-    exhausted: bool = False
-
-
 @attrs.frozen
 class _Pick:
     turn: TurnWork
     seq: int
     via: Via
-
-
-class _Picker:
-    """What can be granted in this transaction, best first."""
-
-    def __init__(self, unit: Unit, lines: Lines, turns: Sequence[TurnWork], *, wanted: int) -> None:
-        held = budgets_of(unit, turns)
-        for turn in turns:
-            turn.barred = barred_hosts(unit, turn.worker, turn.op.facts.prefix)
-        wanted += max(len(turn.barred) for turn in turns)
-        self._unit: Final = unit
-        self._lines: Final = lines
-        self._wanted: Final = wanted
-        self._taken: Final[set[int]] = set()
-        self._demands: list[int] | None = None
-        #: Per demand a heap of (rank, seq, lane).
-        self._heaps: Final[dict[int, list[_Place]]] = {}
-        self._open: Final[dict[int, _Line]] = {}
-        #: Whether each worker meets each demand, and whether others do.
-        self._meets: Final[dict[tuple[int, int], bool]] = {}
-        self._others: Final[dict[int, bool]] = {}
-        #: Whether each worker holds a suspect task.
-        self._suspects: Final[dict[int, bool]] = {}
-        self._rules: Final = load_rules(unit)
-        self._parked = 0
-        #: How many tasks each worker that asks holds, and may hold; those without a limit aren't here.
-        self._held: Final = held
-        self._crowd: Final = Crowd(unit)
-        self._cleaner: Final[dict[tuple[int, int, int], bool]] = {}
-        self._swarm: Final = lines.swarm()
-        #: When there is more for those who get nothing, seconds: the swarm's own bucket is empty.
-        self.retry_after_s: float | None = None
-
-    def another(self, demand: int) -> bool:
-        """Whether a live worker that the demand doesn't pass over meets it."""
-        known = self._others.get(demand)
-        if known is None:
-            unit = self._unit
-            asked = unit.memory.demands[demand]
-            unit.know_workers(set(asked.passed_over))
-            lost = [unit.memory.workers[number].ref for number in asked.passed_over]
-            known = self._others[demand] = unit.fleet.meets(asked, but_not=lost, now=unit.now)
-        return known
-
-    def check(self, row: TaskRow, turn: TurnWork) -> Refusal | None:
-        """Whether policy gives this very task to this worker now."""
-        lane = self._unit.memory.lanes[row.lane]
-        state = self._lines.host(lane.host)
-        demand = self._unit.memory.demands[lane.demand]
-        refusal = decide(
-            demand,
-            state.host,
-            state.bucket,
-            self._candidate(turn, lane.host, demand),
-            rules=self._rules,
-            job=self._unit.memory.jobs[row.job].id,
-            contexts=contexts_of(self._unit, demand) if demand.has_context else None,
-            another=bool(demand.passed_over) and self.another(lane.demand),
-            cleaner=demand.careful and self._has_cleaner(turn, lane.demand, lane.host),
-            swarm=None if self._swarm is None else self._swarm.bucket,
-            now=self._unit.now,
-        )
-        if refusal is None and self._swarm is not None and self._swarm.left < 1:
-            return Refusal(RefusalCode.SWARM_PACED, "the swarm has had its share for now", retry_after_s=1.0)
-        if refusal is None and state.left < 1:
-            return Refusal(RefusalCode.HOST_PACED, f"{state.host} has had its share for now", retry_after_s=1.0)
-        return refusal
-
-    def _candidate(self, turn: TurnWork, host: int, demand: Demand) -> Candidate:
-        unit, worker, facts = self._unit, turn.worker, turn.op.facts
-        held, budget = self._held.get(worker.n, (0, None))
-        return Candidate(
-            number=worker.n,
-            facts=facts,
-            record=records_of(unit, worker.n).get(host, CLEAN),
-            flag=flags_of(unit, facts.prefix).get(host),
-            troubled=len(turn.barred),
-            crowded=self._crowd.is_crowded(host, worker.n, facts.prefix),
-            proven=bool(worker.accepted),
-            held=held,
-            budget=budget,
-            holds_suspect=demand.suspect and self._holds_suspect(worker.n),
-        )
-
-    def _has_cleaner(self, turn: TurnWork, demand: int, host: int) -> bool:
-        """Whether another live worker that may have such tasks has a clean record on the host."""
-        key = (turn.worker.n, demand, host)
-        known = self._cleaner.get(key)
-        if known is None:
-            unit = self._unit
-            others = map(unit.worker, unit.fleet.who_meet(unit.memory.demands[demand], now=unit.now))
-            known = self._cleaner[key] = any(
-                other.n != turn.worker.n
-                and bool(other.accepted)
-                and records_of(unit, other.n).get(host, CLEAN).is_clean(unit.now)
-                for other in others
-            )
-        return known
-
-    def _is_full(self, turn: TurnWork) -> bool:
-        """Whether this worker holds all it may, or gets nothing at all."""
-        held, budget = self._held.get(turn.worker.n, (0, None))
-        return check_budget(held, budget) is not None or check_troubled(len(turn.barred)) is not None
-
-    def _passes(self, turn: TurnWork, demand: int, host: int) -> bool:
-        """Whether this worker isn't to have this host's tasks of a demand, whoever else is."""
-        if host in turn.barred or self._crowd.is_crowded(host, turn.worker.n, turn.op.facts.prefix):
-            return True
-        if not self._unit.memory.demands[demand].careful:
-            return False
-        record = records_of(self._unit, turn.worker.n).get(host, CLEAN)
-        cleaner = self._has_cleaner(turn, demand, host)
-        return check_careful(record, proven=bool(turn.worker.accepted), cleaner=cleaner, now=self._unit.now) is not None
-
-    def take(self, row: TaskRow, turn: TurnWork) -> None:
-        """Mark a task as granted in this transaction."""
-        lane = self._unit.memory.lanes[row.lane]
-        self._take(row.seq, self._lines.host(lane.host), lane.demand, turn)
-
-    def _take(self, seq: int, host: HostState, demand: int, turn: TurnWork) -> None:
-        self._taken.add(seq)
-        host.take()
-        self._crowd.add(host.n, turn.worker.n, turn.op.facts.prefix)
-        limited = self._held.get(turn.worker.n)
-        if limited is not None:
-            self._held[turn.worker.n] = (limited[0] + 1, limited[1])
-        if self._swarm is not None:
-            self._swarm.take()
-        asked = self._unit.memory.demands[demand]
-        if asked.has_context:
-            begin_context(self._unit, asked, turn.worker.n)
-        self._unit.fleet.shares.served(asked.tier)
-        self._note_suspect(demand, turn)
-
-    def _note_suspect(self, demand: int, turn: TurnWork) -> None:
-        if self._unit.memory.demands[demand].suspect:
-            self._suspects[turn.worker.n] = True
-
-    def _holds_suspect(self, worker: int) -> bool:
-        """Whether this worker has a suspect task in hand."""
-        known = self._suspects.get(worker)
-        if known is None:
-            unit, memory = self._unit, self._unit.memory
-            held = unit.connection.rows(unit.statements.held_seqs, as_json([worker]))
-            rows = unit.tasks_by_seq([seq for _, seq in held])
-            known = any(memory.demands[memory.lanes[row.lane].demand].suspect for row in rows)
-            self._suspects[worker] = known
-        return known
-
-    def is_taken(self, seq: int) -> bool:
-        """Whether it was granted in this transaction already."""
-        return seq in self._taken
-
-    def best(self, turn: TurnWork) -> int | None:
-        """Take the best task that this worker may have; None where there is none."""
-        if self._swarm is not None and self._swarm.left < 1:
-            self.retry_after_s = (1.0 - self._swarm.left) / self._swarm.bucket.rate_per_s
-            return None
-        if self._is_full(turn):
-            return None
-        demands = [demand for demand in self._ready_demands() if self._may(turn, demand)]
-        #: Lanes that others may have, but not this worker: they go back when it has its task.
-        passed: list[tuple[list[_Place], _Place]] = []
-        try:
-            while True:
-                tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
-                if not tops or self._parked >= PARKED_MOST:  # the next transaction sets more aside
-                    return None
-                heap, demand = min(self._next_tier(tops), key=lambda each: each[0][0])
-                entry = heapq.heappop(heap)
-                _, seq, lane = entry
-                line = self._open[lane]
-                host = self._lines.host(line.host)
-                if host.left < 1:
-                    continue  # the host has given all it may: the lane is out of this transaction
-                if self._passes(turn, demand, line.host):
-                    passed.append((heap, entry))
-                    continue
-                taken = seq in self._taken or self._park(seq)
-                if not taken:
-                    self._take(seq, host, demand, turn)
-                self._push_next(heap, line)
-                if not taken:
-                    return seq
-        finally:
-            for heap, entry in passed:
-                heapq.heappush(heap, entry)
-
-    def _next_tier(self, tops: list[tuple[list[_Place], int]]) -> list[tuple[list[_Place], int]]:
-        """Those of the tier that is to be served next."""
-        if len(tops) == 1:
-            return tops
-        demands = self._unit.memory.demands
-        tiers = {demands[demand].tier for _, demand in tops}
-        if len(tiers) == 1:
-            return tops
-        tier = self._unit.fleet.shares.next(tiers)
-        return [each for each in tops if demands[each[1]].tier == tier]
-
-    def _park(self, seq: int) -> bool:
-        """Set a task of a paused job aside; False where its job isn't paused."""
-        jobs = self._rules.pauses.jobs
-        if not jobs:
-            return False
-        (row,) = self._unit.tasks_by_seq([seq])
-        if self._unit.memory.jobs[row.job].id not in jobs:
-            return False
-        self._parked += 1
-        self._taken.add(seq)
-        self._lines.park(row, parked=True)
-        return True
-
-    def _ready_demands(self) -> list[int]:
-        if self._demands is None:
-            unit = self._unit
-            self._demands = []
-            after: int | None = 0
-            while True:
-                after = unit.connection.rows(unit.statements.next_ready_demand, after)[0][0]
-                if after is None:
-                    break
-                self._demands.append(after)
-            demands = unit.memory.demands
-            unit.know_demands(set(self._demands))
-            self._demands = [number for number in self._demands if not demands[number].parked]
-        return self._demands
-
-    def _may(self, turn: TurnWork, demand: int) -> bool:
-        known = self._meets.get((turn.worker.n, demand))
-        if known is None:
-            asked = self._unit.memory.demands[demand]
-            facts = turn.op.facts
-            refusal = (
-                check_demand(asked, facts)
-                or check_approved(asked.kind, facts.versions, self._rules.approved)
-                or check_hours(facts.region, self._rules.hours, now=self._unit.now)
-            )
-            if refusal is None and turn.worker.n in asked.passed_over:
-                refusal = check_passed_over(asked, turn.worker.n, another=self.another(demand))
-            known = self._meets[turn.worker.n, demand] = refusal is None
-        if not known:
-            return False
-        asked = self._unit.memory.demands[demand]
-        if asked.has_context:
-            contexts = contexts_of(self._unit, asked)
-            if check_contexts(asked, contexts, turn.worker.n, now=self._unit.now) is not None:
-                return False
-        return not asked.suspect or check_suspect(asked, holds_suspect=self._holds_suspect(turn.worker.n)) is None
-
-    def _heap(self, demand: int) -> list[_Place]:
-        heap = self._heaps.get(demand)
-        if heap is None:
-            unit = self._unit
-            found = unit.connection.rows(unit.statements.ready_lanes, demand, self._wanted)
-            self._lines.hosts({host for _, host, _, _ in found})
-            heap = self._heaps[demand] = []
-            for lane, host, rank, seq in found:
-                self._open[lane] = _Line(lane, host, [(rank, seq)], looked_at=1)
-                heap.append((rank, seq, lane))
-            heapq.heapify(heap)
-        return heap
-
-    def _push_next(self, heap: list[_Place], line: _Line) -> None:
-        """Put the lane's following task on the heap."""
-        if line.looked_at == len(line.read):
-            if line.exhausted:
-                return
-            unit = self._unit
-            ahead = int(min(self._wanted, WINDOW, self._lines.host(line.host).left))
-            if ahead < 1:
-                return
-            if self._rules.pauses.jobs:
-                ahead = WINDOW  # many of them may be set aside
-            most = line.looked_at + ahead
-            line.read = unit.connection.rows(unit.statements.ready_tasks, line.lane, most)
-            line.exhausted = len(line.read) < most
-            if line.looked_at >= len(line.read):
-                return
-        rank, seq = line.read[line.looked_at]
-        line.looked_at += 1
-        heapq.heappush(heap, (rank, seq, line.lane))
 
 
 def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
@@ -366,7 +56,7 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     if not asking:
         return
     lines.open_due()
-    picker = _Picker(unit, lines, asking, wanted=sum(turn.op.want + len(turn.op.offers) for turn in asking))
+    picker = Picker(unit, lines, asking, wanted=sum(turn.op.want + len(turn.op.offers) for turn in asking))
     picks: list[_Pick] = []
     for turn in asking:
         asked = len(turn.op.offers) + turn.op.want
@@ -421,7 +111,7 @@ def _grant_again(unit: Unit, turn: TurnWork, rows: Iterable[TaskRow]) -> None:
         turn.granted.append(_granted(unit, row, bodies[row.seq], lease_s=lease_s, again=True))
 
 
-def _offered(unit: Unit, picker: _Picker, turn: TurnWork, room: int) -> list[int]:
+def _offered(unit: Unit, picker: Picker, turn: TurnWork, room: int) -> list[int]:
     """Those of the offers that the worker asks for which it gets."""
     op = turn.op
     mine: list[int] = []
@@ -439,7 +129,7 @@ def _offered(unit: Unit, picker: _Picker, turn: TurnWork, room: int) -> list[int
     return mine
 
 
-def _refuse_offer(picker: _Picker, turn: TurnWork, row: TaskRow | None, task: TaskId) -> Refusal | None:
+def _refuse_offer(picker: Picker, turn: TurnWork, row: TaskRow | None, task: TaskId) -> Refusal | None:
     if row is None:
         return not_found(task)
     if row.status in (Status.ACTIVE, Status.COMPLETED) or picker.is_taken(row.seq):
@@ -518,7 +208,7 @@ def assign(unit: Unit, lines: Lines, op: Assign) -> tuple[Assigned, ...]:
     if not wanted:
         return ()
     lines.open_due()
-    picker = _Picker(unit, lines, turns, wanted=wanted)
+    picker = Picker(unit, lines, turns, wanted=wanted)
     picks: list[_Pick] = []
     loaded = [
         (held[turn.worker.n] / op.workers[index].slots, index) for index, turn in enumerate(turns) if rooms[index] > 0

@@ -16,7 +16,7 @@ import msgspec
 from rendezvous.ledger.rows import TaskRow, demand_key
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.eligibility import Demand
-from rendezvous.policy.pacing import Bucket, finished, new_bucket, opens_at, refilled, tokens_now
+from rendezvous.policy.pacing import Bucket, begun_and_finished, new_bucket, opens_at, refilled, tokens_now
 from swarm.model import Status
 from swarm.wire import Requires
 
@@ -187,21 +187,27 @@ class Lines:
         if one_at_a_time and not fresh.unlimited:
             unit.flush()
             unfinished = unit.connection.rows(unit.statements.unfinished_of_host, number)[0][0]
+            for lanes in (unit.granted_lanes, unit.finished_lanes):  # these are in that number
+                lanes[:] = [lane for lane in lanes if unit.memory.lanes[lane].host != number]
         if unfinished is not None or old.unfinished is not None:
             unit.next(DELAYED)
             unit.memory.delayed = None
         self._write_bucket(number, _repaced(old, fresh, tokens=tokens, unfinished=unfinished))
 
     def finish(self) -> None:
-        """Begin the delays of the hosts that ask for one and of which this transaction finished grants."""
+        """Close the hosts that ask for a delay and have a grant by now, and begin the delays of finished ones."""
         unit, memory = self._unit, self._unit.memory
-        if not unit.finished_lanes or not unit.counter(DELAYED):
+        if not unit.counter(DELAYED) or not (unit.finished_lanes or unit.granted_lanes):
             return
         if memory.delayed is None:
             memory.delayed = {number for (number,) in unit.connection.rows(unit.statements.delayed_hosts)}
-        grants = Counter(memory.lanes[lane].host for lane in unit.finished_lanes)
-        for number in sorted(grants.keys() & memory.delayed):
-            self._write_bucket(number, finished(self.host(number).bucket, grants=grants[number], now=unit.now))
+        begun = Counter(memory.lanes[lane].host for lane in unit.granted_lanes)
+        ended = Counter(memory.lanes[lane].host for lane in unit.finished_lanes)
+        for number in sorted((begun.keys() | ended.keys()) & memory.delayed):
+            bucket = begun_and_finished(
+                self.host(number).bucket, begun=begun[number], finished=ended[number], now=unit.now
+            )
+            self._write_bucket(number, bucket)
 
     def pause(self, host: str, *, paused: bool) -> None:
         """Close a host's lanes until further notice, or open them again."""

@@ -72,6 +72,11 @@ class Crowd:
         for host, worker in found:
             self.add(host, worker, unit.memory.workers[worker].prefix)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether there are such hosts at all."""
+        return bool(self._apart)
+
     def add(self, host: int, worker: int, prefix: str | None) -> None:
         """Note that a worker holds a task of a host."""
         if host in self._apart and prefix is not None:

@@ -236,6 +236,8 @@ class Unit:
         self.stale_heads: Final[set[int]] = set()
         #: Lanes of the grants that ended in this transaction.
         self.finished_lanes: Final[list[int]] = []
+        #: Lanes of those that began in it.
+        self.granted_lanes: Final[list[int]] = []
         #: Workers (their numbers) whose leases ran out in this transaction.
         self.losers: Final[set[int]] = set()
         #: What came out of tasks: (kind, the worker's versions, whether it was done).
@@ -490,6 +492,8 @@ class Unit:
             self.count(row.job, to, 1)
             if source is Status.ACTIVE:
                 self.finished_lanes.append(row.lane)
+            elif to is Status.ACTIVE:
+                self.granted_lanes.append(row.lane)
             if source is Status.PENDING or to is Status.PENDING:
                 self.stale_heads.add(row.lane)
             if to in TERMINAL:

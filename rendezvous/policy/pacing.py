@@ -18,9 +18,9 @@ __all__ = [
     "HOST_BURST",
     "HOST_RATE_PER_S",
     "Bucket",
+    "begun_and_finished",
     "check_host",
     "check_swarm",
-    "finished",
     "new_bucket",
     "opens_at",
     "pace",
@@ -95,15 +95,15 @@ def refilled(bucket: Bucket, *, taken: int, now: float) -> Bucket:
     """The bucket after ``taken`` grants at ``now``."""
     if bucket.unlimited:
         return bucket
-    unfinished = None if bucket.unfinished is None else bucket.unfinished + taken
-    tokens = max(0.0, tokens_now(bucket, now=now) - taken)
-    return attrs.evolve(bucket, tokens=tokens, refilled_at=now, unfinished=unfinished)
+    return attrs.evolve(bucket, tokens=max(0.0, tokens_now(bucket, now=now) - taken), refilled_at=now)
 
 
-def finished(bucket: Bucket, *, grants: int, now: float) -> Bucket:
-    """The bucket of a host that asks for a delay, after grants of it were finished: the delay begins now."""
-    left = max(0, (bucket.unfinished or 0) - grants)
-    return attrs.evolve(bucket, tokens=0.0, refilled_at=now, unfinished=left)
+def begun_and_finished(bucket: Bucket, *, begun: int, finished: int, now: float) -> Bucket:
+    """The bucket of a host that asks for a delay, after grants of it began or were finished: then the delay begins."""
+    unfinished = max(0, (bucket.unfinished or 0) + begun - finished)
+    if not finished:
+        return attrs.evolve(bucket, unfinished=unfinished)
+    return attrs.evolve(bucket, tokens=0.0, refilled_at=now, unfinished=unfinished)
 
 
 def check_swarm(bucket: Bucket, *, now: float) -> Refusal | None:

@@ -176,7 +176,9 @@ def test_a_quarantined_worker_gives_back_that_hosts_work_and_keeps_the_rest(worl
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.QUARANTINED, 600.0)
     assert "it sends nonsense" in refusal.message
-    assert refusal_of(world, here, BOB) is None
+    brand_new = refusal_of(world, here, BOB)
+    assert brand_new is not None
+    assert brand_new.code is RefusalCode.NEWCOMER
     assert acts(world) == [("olga", "quarantined", f"{ALICE.address}:{ALICE.instance} on site.test", op.why)]
 
 

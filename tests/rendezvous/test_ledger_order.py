@@ -181,6 +181,15 @@ def test_a_host_that_turns_out_to_ask_for_a_delay_waits_for_what_is_under_way(wo
     assert len(world.claim(BOB, 3)) == 1
 
 
+def test_a_task_that_expired_before_its_grant_doesnt_keep_a_slow_host_busy(world: World) -> None:
+    _, second = world.submit(new_task(expires_in_s=5.0), new_task())
+    slow(world)
+    world.now += 6.0  # nobody swept yet
+    assert world.claim(ALICE) == []
+    world.later(2.1)
+    assert [lease.task for lease in world.claim(ALICE)] == [second]
+
+
 def test_a_host_that_asks_no_more_is_open_again(world: World) -> None:
     world.submit(*(new_task() for _ in range(3)))
     slow(world)

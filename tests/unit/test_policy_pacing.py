@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous.policy.pacing import check_host, new_bucket, opens_at, refilled, tokens_now
+from rendezvous.policy.pacing import (
+    FOREVER,
+    begun_and_finished,
+    check_host,
+    check_swarm,
+    new_bucket,
+    opens_at,
+    pace,
+    refilled,
+    tokens_now,
+)
 from swarm.model import RefusalCode
 
 NOW = 1_000_000_000.0
@@ -75,3 +85,40 @@ def test_it_opens_when_it_says(rate: float, taken: int, passed: float) -> None:
     opening = opens_at(bucket, now=NOW + passed)
     if opening is not None:
         assert opens_at(bucket, now=opening + 1e-6) is None
+
+
+def test_a_host_that_asks_for_a_delay_is_closed_while_a_grant_is_unfinished_and_a_delay_longer() -> None:
+    bucket = attrs.evolve(new_bucket(rate_per_s=0.5, burst=1.0, now=NOW), unfinished=0)
+    assert opens_at(bucket, now=NOW) is None
+    begun = begun_and_finished(refilled(bucket, taken=1, now=NOW), begun=1, finished=0, now=NOW)
+    assert opens_at(begun, now=NOW + 1_000.0) == FOREVER
+    refusal = check_host("site.test", begun, now=NOW + 1_000.0)
+    assert refusal is not None
+    assert refusal.code is RefusalCode.HOST_BUSY
+    ended = begun_and_finished(begun, begun=0, finished=1, now=NOW + 1_000.0)
+    assert opens_at(ended, now=NOW + 1_000.0) == pytest.approx(NOW + 1_002.0)
+    assert check_host("site.test", ended, now=NOW + 1_002.0) is None
+
+
+def test_the_share_of_a_host_counts_until_then() -> None:
+    bucket = attrs.evolve(new_bucket(rate_per_s=2.0, burst=1.0, now=NOW), share=0.5, share_until=NOW + 10.0)
+    assert pace(bucket, now=NOW) == 1.0
+    assert pace(bucket, now=NOW + 10.0) == 2.0
+    empty = refilled(bucket, taken=1, now=NOW)
+    assert opens_at(empty, now=NOW) == pytest.approx(NOW + 1.0)
+
+
+def test_a_paused_host_opens_at_no_time_that_comes() -> None:
+    bucket = attrs.evolve(new_bucket(rate_per_s=0.0, burst=1.0, now=NOW), paused=True)
+    assert opens_at(bucket, now=NOW) == FOREVER
+    refusal = check_host("site.test", bucket, now=NOW)
+    assert refusal is not None
+    assert refusal.code is RefusalCode.PAUSED
+
+
+def test_the_swarms_own_bucket_says_when_there_is_more() -> None:
+    bucket = new_bucket(rate_per_s=2.0, burst=1.0, now=NOW)
+    assert check_swarm(bucket, now=NOW) is None
+    refusal = check_swarm(refilled(bucket, taken=1, now=NOW), now=NOW)
+    assert refusal is not None
+    assert (refusal.code, refusal.retry_after_s) == (RefusalCode.SWARM_PACED, pytest.approx(0.5))
