@@ -29,7 +29,7 @@ from rendezvous.door.routes import ROUTES
 from rendezvous.settings import RootSettings
 from swarm.cli.swarm import cli as swarm_cli
 from swarm.cli.worker import worker as worker_cli
-from swarm.cli.worker_money import redeem, wallet
+from swarm.cli.worker_money import redeem, release, wallet
 from swarm.model import MOVES, RETRYABLE_REASONS, Reason, RefusalCode
 from swarm.settings import ENVIRONMENT_PREFIX, Declared, declared
 from swarm.worker.settings import WorkerSettings
@@ -44,6 +44,7 @@ PROGRAMS: tuple[tuple[str, click.Command], ...] = (
     ("swarm-worker", worker_cli),
     ("swarm-worker wallet", wallet),
     ("swarm-worker redeem", redeem),
+    ("swarm-worker release", release),
     ("swarm-root", root_cli),
 )
 

@@ -26,7 +26,7 @@ REVOKED: Final = 5
 LOCKED: Final = 6
 
 #: What else this program does; ``swarm.cli.worker_money`` has them.
-MONEY_COMMANDS: Final = ("wallet", "redeem")
+MONEY_COMMANDS: Final = ("wallet", "redeem", "release")
 
 EXAMPLES: Final = """\b
 Examples:

@@ -1,6 +1,6 @@
-"""``swarm-worker wallet`` and ``swarm-worker redeem``: what a worker earned, and having it paid out without the root.
+"""``swarm-worker wallet``, ``redeem``, ``release``: what a worker earned, and having it paid out without the root.
 
-Both read the data directory, also beside a worker that runs, and ask one node of the chain: the owner's own (``--rpc``)
+All read the data directory, also beside a worker that runs, and ask one node of the chain: the owner's own (``--rpc``)
 or the one that the swarm's settings name. Which one it was is always said.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from swarm.model import Address
     from swarm.worker.voucher_book import NotedAccount, NotedVoucher
 
-__all__ = ["redeem", "wallet"]
+__all__ = ["redeem", "release", "wallet"]
 
 #: A redemption that brings less than this many times its gas is better waited with (`escrow.md` §4).
 WORTH_TIMES: Final = 20
@@ -43,6 +43,10 @@ Examples:
   swarm-worker redeem --rpc https://node.example   by a node that you trust
   swarm-worker redeem --key-file gas.key --yes     another key pays the gas; the worker is paid all the same
   swarm-worker redeem --show                       the vouchers, for anyone to send; nothing is sent
+"""
+RELEASE_EXAMPLES: Final = """\b
+Examples:
+  swarm-worker redeem && swarm-worker release
 """
 
 
@@ -222,15 +226,70 @@ def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, *, yes: bool
             f"{sender} has {show_wei(plan.balance_wei)}, and gas may cost {show_wei(plan.cost_wei)}",
             hint="send it ether, or name another key with --key-file, or give the voucher to anyone: --show",
         )
-    if not yes:
-        if not sys.stdin.isatty():
-            raise ConfigurationError("nobody can be asked whether that is right", hint="give --yes; nothing was sent")
-        if due_wei < WORTH_TIMES * plan.cost_wei:
-            click.echo("that is little for its gas: later it is more, for the same gas", err=True)
-        click.confirm("redeem it?", abort=True, err=True)
+    if due_wei < WORTH_TIMES * plan.cost_wei:
+        click.echo("that is little for its gas: later it is more, for the same gas", err=True)
+    _agree("redeem it?", yes=yes)
     name = node.send(plan, chain_id=kept.escrow.chain_id, contract=contract, data=data, key=key)
     paid_wei = node.channel(contract, payer, payee).settled_wei - channel.settled_wei
     click.echo(f"redeemed {show_wei(paid_wei)} for {payee}: {name}")
+
+
+# ── release ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(epilog=RELEASE_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@_options("data", "rpc")
+@click.option("--yes", "-y", is_flag=True, help="don't ask")
+def release(yes: bool, **given: Any) -> None:
+    """Give what is still locked for this worker back to its payer at once, such as before it leaves for good.
+
+    What was earned has to be redeemed before. Without this the payer waits for the contract's exit delay.
+    """
+    from swarm.chain_reader import open_chain_reader, release_data
+    from swarm.identity import read_address, read_eth_key
+
+    settings = _settings(given)
+    directory = settings.data.expanduser()
+    address, key = read_address(directory), read_eth_key(directory)
+    accounts = _accounts(directory)
+    url, whose = _node(settings, accounts)
+    if url is None:
+        raise ConfigurationError("no node of the chain is known", hint="give --rpc, such as http://127.0.0.1:8545")
+    with open_chain_reader(url) as node:
+        click.echo(f"asking {node.shown} ({whose})", err=True)
+        for account, noted in accounts:
+            node.check_chain(account.escrow.chain_id)
+            contract = account.escrow.address
+            channel = node.channel(contract, account.payer, account.payee)
+            if not channel.locked_wei:
+                click.echo(f"nothing is locked on the channel of {account.payer}")
+                continue
+            if account.payee != address:
+                raise ConfigurationError(
+                    f"the channel is that of the payout address {account.payee}",
+                    hint=f"release it by that address's own wallet: {contract}, release({account.payer})",
+                )
+            due_wei = 0 if noted is None else channel.due_wei(noted.kept.cumulative_wei)
+            if due_wei:
+                raise ConfigurationError(
+                    f"{show_wei(due_wei)} of it are earned and not redeemed", hint="swarm-worker redeem first"
+                )
+            data = release_data(account.payer)
+            plan = node.prepare(contract, data, sender=address, due_wei=0)
+            cost = f"gas costs {address} at most {show_wei(plan.cost_wei)}"
+            click.echo(f"{show_wei(channel.locked_wei)} go back to {account.payer}; {cost}", err=True)
+            _agree("give it back?", yes=yes)
+            name = node.send(plan, chain_id=account.escrow.chain_id, contract=contract, data=data, key=key)
+            click.echo(f"released {show_wei(channel.locked_wei)} to {account.payer}: {name}")
+
+
+def _agree(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one nothing is sent unless it was agreed to."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError("nobody can be asked whether that is right", hint="give --yes; nothing was sent")
+    click.confirm(question, abort=True, err=True)
 
 
 def _show(vouchers: list[NotedVoucher]) -> None:

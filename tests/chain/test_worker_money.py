@@ -178,6 +178,22 @@ def test_a_voucher_is_shown_for_anyone_to_send(alice: Alice, capsys: pytest.Capt
     assert alice.ether(alice.address) == 6 * 10**15
 
 
+def test_a_worker_that_leaves_gives_back_what_it_has_not_earned(
+    alice: Alice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alice.keep(6 * 10**15)
+    alice.give(alice.address, ETHER)
+    node = ("--rpc", alice.url, "--yes")
+    assert alice.run("release", *node) == 2
+    assert "0.006eth of it are earned and not redeemed" in capsys.readouterr().err
+    assert alice.run("release", "--rpc", alice.url) == 2
+    assert alice.run("redeem", *node) == 0
+    assert alice.run("release", *node) == 0
+    assert "released 0.004eth" in capsys.readouterr().out
+    assert alice.run("release", *node) == 0
+    assert "nothing is locked" in capsys.readouterr().out
+
+
 def test_the_wallet_shows_channel_locked_earned_and_redeemed(alice: Alice, capsys: pytest.CaptureFixture[str]) -> None:
     alice.keep(6 * 10**15)
     alice.give(alice.address, ETHER)
