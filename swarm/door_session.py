@@ -145,7 +145,7 @@ class Session:
             except ConnectionClosed as closed:
                 if closed.reason is not None:
                     self._code = closed.reason.code
-                    self._said = (closed.reason.reason or "").partition(": ")[2]
+                    self._said = (closed.reason.reason or "").partition(": ")[2].strip()
                     self._why = f"the door closed the session ({closed.reason.code} {closed.reason.reason or ''})"
             except (MalformedInput, trio.WouldBlock) as fault:
                 self._why = f"the door sent what can't be understood: {fault}"

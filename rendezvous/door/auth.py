@@ -19,6 +19,7 @@ from swarm.model import Refusal, RefusalCode, Role
 
 if TYPE_CHECKING:
     from rendezvous.ledger.ledger import Ledger
+    from rendezvous.ledger.queries import KeyRow
 
 __all__ = ["Keys", "bearer", "digest_of", "new_key"]
 
@@ -91,8 +92,7 @@ class Keys:
             return Refusal(RefusalCode.UNAUTHORIZED, "this API key isn't known here; ask the operator for one")
         caller: Caller | Refusal
         if row.revoked:
-            why = row.revoked_why or "ask the operator why"
-            caller = Refusal(RefusalCode.KEY_REVOKED, f"this API key was revoked; {why}")
+            caller = _revoked(row)
         else:
             worker = WorkerRef(row.owner, row.instance) if row.role is Role.WORKER and row.instance else None
             caller = Caller(digest=digest, role=row.role, owner=row.owner, worker=worker, payout=row.payout)
@@ -104,3 +104,13 @@ class Keys:
     def forget(self) -> None:
         """Look every key up again: some were replaced or revoked."""
         self._known.clear()
+
+
+def _revoked(row: KeyRow) -> Refusal:
+    if row.revoked_why is None:
+        return Refusal(RefusalCode.KEY_REVOKED, "this API key was revoked; ask the operator why")
+    return Refusal(
+        RefusalCode.KEY_REVOKED,
+        f"this API key was revoked by {row.revoked_by}: {row.revoked_why}",
+        details={"why": row.revoked_why},
+    )

@@ -168,7 +168,7 @@ class Sessions:
                     log.warning("key_recheck_failed", error=str(fault))
                     break
                 if isinstance(caller, Refusal):
-                    one.close(CLOSE_REVOKED, caller.code.value)
+                    one.close(CLOSE_REVOKED, f"{caller.code.value}: {(caller.details or {}).get('why', '')}")
 
     async def close_all(self) -> None:
         """Say goodbye to every worker, together, within ``CLOSE_TIMEOUT_S``."""

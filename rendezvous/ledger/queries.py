@@ -76,6 +76,7 @@ class KeyRow:
     payout: Address | None
     revoked: bool
     #: By whom and why, where an operator said so.
+    revoked_by: str | None = None
     revoked_why: str | None = None
 
 
@@ -437,7 +438,8 @@ class LedgerReader:
             instance=row.instance,
             payout=row.payout,
             revoked=row.revoked_at is not None,
-            revoked_why=None if row.who is None else f"{row.who} revoked it: {row.why}",
+            revoked_by=row.who,
+            revoked_why=row.why,
         )
 
     def workers(self, *, seen_since: float = 0.0) -> list[SeenWorker]:
