@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.postgres import Postgres, postgres_cluster
 
 ASYNCIO_ROOMS = ("rendezvous", "chain")
 
@@ -25,6 +27,21 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("SWARM_") and name not in ALLOWED_SETTINGS:
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The session's cluster, started by the first test that needs it."""
+    with postgres_cluster(durable=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def postgres_database(postgres: Postgres) -> Iterator[str]:
+    """The URL of a fresh ledger on PostgreSQL."""
+    url = postgres.new_database()
+    yield url
+    postgres.drop(url)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.postgres import Postgres, postgres_cluster
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """The session's cluster, started by the first test that needs it."""
-    with postgres_cluster(durable=False) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def postgres_database(postgres: Postgres) -> Iterator[str]:
-    """The URL of a fresh ledger on PostgreSQL."""
-    url = postgres.new_database()
-    yield url
-    postgres.drop(url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
