@@ -49,10 +49,10 @@ def sweep(unit: Unit, lines: Lines) -> float:
     unit.flush()
     more = unpark(unit, lines)
     connection = unit.connection
-    connection.run(statements.forget_idempotency, unit.now - unit.settings.idempotency_keep_s)
-    connection.run(statements.forget_challenges, unit.now - CHALLENGE_KEEP_S)
-    connection.run(statements.forget_invites, unit.now)
-    connection.run(statements.policy.forget_records, unit.now - RECORD_KEEP_S, unit.now)
+    connection.later_once(statements.forget_idempotency, unit.now - unit.settings.idempotency_keep_s)
+    connection.later_once(statements.forget_challenges, unit.now - CHALLENGE_KEEP_S)
+    connection.later_once(statements.forget_invites, unit.now)
+    connection.later_once(statements.policy.forget_records, unit.now - RECORD_KEEP_S, unit.now)
     unit.fleet.forget_silent(now=unit.now)
     tally, unit.fleet.tally = unit.fleet.tally, {}
     if tally:

@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import attrs
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
@@ -123,6 +124,20 @@ class Compiled:
         return named if self._order is None else [named[name] for name in self._order]
 
 
+@attrs.frozen
+class _Batch:
+    """A statement that is to be run for each set of values."""
+
+    statement: Compiled
+    batch: Sequence[Sequence[Any]]
+    expect: int | None
+
+    def check(self, touched: int) -> None:
+        """Refuse what touched other rows than were expected."""
+        if self.expect is not None and touched != self.expect:
+            raise StatementFailed(f"{self.expect - touched} rows were moved by another writer meanwhile")
+
+
 class WriterConnection:
     """The one connection that writes: transactions, and statements in them.
 
@@ -136,6 +151,8 @@ class WriterConnection:
         self._driver: Any = engine.dialect.loaded_dbapi
         self._faults: Final = (SQLAlchemyError, self._driver.Error, OverflowError, UnicodeEncodeError)
         self._turns: Final = _SqliteTurns() if engine.dialect.name == "sqlite" else PostgresTurns()
+        #: What is still to be sent to a server.
+        self._later: list[_Batch] = []
 
     def begin(self) -> bool:
         """Open a transaction.
@@ -163,6 +180,7 @@ class WriterConnection:
 
     def rows(self, statement: Compiled, *values: Any) -> list[Any]:
         """Run a statement once; its rows."""
+        self._send()
         try:
             self._cursor.execute(statement.sql, statement.bind(values))
             return self._cursor.fetchall()  # type: ignore[no-any-return]
@@ -171,6 +189,7 @@ class WriterConnection:
 
     def run(self, statement: Compiled, *values: Any) -> int:
         """Run a statement once; how many rows it touched."""
+        self._send()
         try:
             self._cursor.execute(statement.sql, statement.bind(values))
             return int(self._cursor.rowcount)
@@ -179,6 +198,7 @@ class WriterConnection:
 
     def many(self, statement: Compiled, batch: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each set of values; how many rows were touched in all."""
+        self._send()
         if not statement.as_given:
             batch = [statement.bind(values) for values in batch]
         try:
@@ -187,12 +207,54 @@ class WriterConnection:
         except self._faults as fault:
             raise self._translated(fault) from fault
 
+    def later(self, statement: Compiled, batch: Sequence[Sequence[Any]], *, expect: int | None = None) -> None:
+        """Run a statement for each set of values, before whatever is run or committed after it.
+
+        A server gets all that came together at once: what waits for each of ten answers holds the other roots up.
+
+        Args:
+            statement: its rows aren't asked for.
+            batch: the sets of values.
+            expect: how many rows must be touched in all.
+
+        Raises:
+            StatementFailed: (now, or by the next call) other rows were touched than those that were read.
+        """
+        one = _Batch(statement, batch, expect)
+        if isinstance(self._turns, PostgresTurns):
+            self._later.append(one)
+        else:
+            one.check(self.many(statement, batch))
+
+    def later_once(self, statement: Compiled, *values: Any) -> None:
+        """The same for one set of values."""
+        self.later(statement, (values,))
+
+    def _send(self) -> None:
+        """Run what was left for later, in one exchange with the server."""
+        if not self._later:
+            return
+        batches, self._later = self._later, []
+        driver = self._pooled.driver_connection
+        try:
+            with driver.pipeline():
+                cursors = []
+                for one in batches:
+                    cursor = driver.cursor()
+                    cursor.executemany(one.statement.sql, [one.statement.bind(values) for values in one.batch])
+                    cursors.append(cursor)
+        except self._faults as fault:
+            raise self._translated(fault) from fault
+        for one, cursor in zip(batches, cursors, strict=True):
+            one.check(int(cursor.rowcount))
+
     def commit(self, last_event: int | None = None) -> None:
         """Commit; when it returns the group is durable.
 
         Args:
             last_event: the last event that the transaction wrote, for other roots.
         """
+        self._send()
         try:
             self._turns.commit(self._cursor, last_event)
         except self._faults as fault:
@@ -205,6 +267,7 @@ class WriterConnection:
     def close(self) -> None:
         """Close the connection; an open transaction is rolled back by it."""
         pooled, self._pooled, self._cursor = self._pooled, None, None
+        self._later = []
         if pooled is not None:
             with contextlib.suppress(SQLAlchemyError, self._driver.Error):
                 pooled.rollback()

@@ -133,7 +133,7 @@ class Lines:
             (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, *[None] * 7)
             for number, name in enumerate(names, first)
         ]
-        unit.connection.many(unit.statements.insert_host, rows)
+        unit.connection.later(unit.statements.insert_host, rows)
         for columns in rows:
             self._keep_host(columns)
 
@@ -246,7 +246,7 @@ class Lines:
 
     def _write_bucket(self, number: int, bucket: Bucket) -> None:
         unit = self._unit
-        unit.connection.run(
+        unit.connection.later_once(
             unit.statements.update_host,
             bucket.tokens,
             bucket.refilled_at,
@@ -260,7 +260,7 @@ class Lines:
             bucket.share_until or None,
             number,
         )
-        unit.connection.run(unit.statements.close_lanes, opens_at(bucket, now=unit.now), number)
+        unit.connection.later_once(unit.statements.close_lanes, opens_at(bucket, now=unit.now), number)
         self._hosts[number] = HostState(number, unit.memory.hosts[number], bucket, now=unit.now)
 
     # ── lanes ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -290,7 +290,7 @@ class Lines:
             (number, demand, host, None, None, opens_at(self._hosts[host].bucket, now=unit.now))
             for number, (demand, host) in enumerate(pairs, first)
         ]
-        unit.connection.many(unit.statements.insert_lane, rows)
+        unit.connection.later(unit.statements.insert_lane, rows)
         unit.keep_lanes(columns[:3] for columns in rows)
 
     def _demands(self, keys: set[str]) -> dict[str, int]:
@@ -301,7 +301,7 @@ class Lines:
             new = [key for key in missing if key not in memory.demand_of]
             if new:
                 rows = list(zip(range(unit.next("demand", by=len(new)), 1 << 62), new, strict=False))
-                unit.connection.many(unit.statements.insert_demand, rows)
+                unit.connection.later(unit.statements.insert_demand, rows)
                 unit.keep_demands(rows)
         return {key: memory.demand_of[key] for key in keys}
 
@@ -345,7 +345,7 @@ class Lines:
     def open_due(self) -> None:
         """Open the lanes whose hosts may be asked again."""
         unit = self._unit
-        unit.connection.run(unit.statements.open_lanes, unit.now)
+        unit.connection.later_once(unit.statements.open_lanes, unit.now)
 
 
 class DemandKeys:

@@ -39,7 +39,7 @@ def keep_record(unit: Unit, worker: int, host: int, record: Record) -> None:
         unit.next(RECORD)
     known[host] = record
     unit.memory.records[worker] = known
-    unit.connection.run(
+    unit.connection.later_once(
         unit.statements.policy.put_record,
         worker,
         host,
@@ -167,7 +167,7 @@ def note_accepted(unit: Unit, worker: WorkerRow) -> None:
             unit.fleet.accepted[worker.n] = 0
     if first or grown != worker.budget:
         worker.accepted, worker.budget = 1, grown
-        unit.connection.run(unit.statements.update_budget, grown, 1, worker.n)
+        unit.connection.later_once(unit.statements.update_budget, grown, 1, worker.n)
 
 
 def note_lost(unit: Unit, number: int) -> None:
@@ -179,4 +179,4 @@ def note_lost(unit: Unit, number: int) -> None:
     worker = unit.memory.workers[number]
     worker.budget = budget.shrunk(worker.budget or unit.settings.newcomer_budget)
     unit.fleet.accepted[number] = 0
-    unit.connection.run(unit.statements.update_budget, worker.budget, worker.accepted, number)
+    unit.connection.later_once(unit.statements.update_budget, worker.budget, worker.accepted, number)

@@ -148,7 +148,7 @@ def _insert(
         answers[index] = SubmitResult(job=job.id, tasks=tuple(results[index]))
         if op.idempotency_key is not None:
             stored = orjson.dumps({"job": job.id, "tasks": results[index]}).decode()
-            unit.connection.run(
+            unit.connection.later_once(
                 unit.statements.insert_idempotent_answer,
                 op.owner,
                 op.idempotency_key,
@@ -173,7 +173,7 @@ def _jobs(
         if job is None:
             settle = op.settle.value if op.settle is Settle.CHANNEL else None
             job = Job(unit.next("job"), op.job, op.owner, op.name, unit.now, settle)
-            unit.connection.run(
+            unit.connection.later_once(
                 unit.statements.insert_job, job.n, job.id, job.owner, job.name, job.created_at, job.settle
             )
             unit.keep_job(job)
@@ -259,5 +259,5 @@ def _write(unit: Unit, lines: Lines, new: Sequence[_New]) -> None:
         bodies.append((row.seq, body, item.digest, task.dedupe_ttl_s))
     for status, batch in rows.items():
         if batch:
-            unit.connection.many(unit.statements.insert_task(status), batch)
-    unit.connection.many(unit.statements.insert_body, bodies)
+            unit.connection.later(unit.statements.insert_task(status), batch)
+    unit.connection.later(unit.statements.insert_body, bodies)

@@ -109,6 +109,7 @@ class TurnWork:
 
 def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
     """Note who is there, and read at once what the turns speak of."""
+    unit.know_workers_by_ref(op.worker for op in ops)
     turns = [TurnWork(op, unit.worker(op.worker)) for op in ops]
     for turn in turns:
         if turn.op.facts.kinds:  # a single call says nothing of itself
@@ -117,7 +118,7 @@ def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
         prefix = turn.op.facts.prefix
         if prefix is not None and prefix != turn.worker.prefix:
             turn.worker.prefix = prefix
-            unit.connection.run(unit.statements.update_prefix, prefix, turn.worker.n)
+            unit.connection.later_once(unit.statements.update_prefix, prefix, turn.worker.n)
     unit.tasks_by_id(task for op in ops for task in _named(op))
     whole = {turn.worker.n for turn in turns if not turn.op.partial}
     if whole:
@@ -149,7 +150,7 @@ def _note_boot(unit: Unit, turn: TurnWork) -> None:
     if turn.op.partial:
         return
     turn.worker.boots = [boot, *boots][:BOOTS_KEPT]
-    unit.connection.run(unit.statements.update_boots, orjson.dumps(turn.worker.boots).decode(), turn.worker.n)
+    unit.connection.later_once(unit.statements.update_boots, orjson.dumps(turn.worker.boots).decode(), turn.worker.n)
 
 
 def settle(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:

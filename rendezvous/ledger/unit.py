@@ -22,7 +22,6 @@ import attrs
 import orjson
 
 from rendezvous.ledger.engine import Compiled, WriterConnection
-from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.money import Purse
 from rendezvous.ledger.ops import LedgerEvent, WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
@@ -133,6 +132,7 @@ class Memory:
         kept.demands, kept.demand_of = self.demands, self.demand_of
         kept.hosts, kept.host_of = self.hosts, self.host_of
         kept.lanes, kept.lane_of, kept.standings = self.lanes, self.lane_of, self.standings
+        kept.worker_of = self.worker_of
         return kept
 
     def keep(self, row: TaskRow, body: str | None = None) -> TaskRow:
@@ -361,16 +361,22 @@ class Unit:
             for columns in self.connection.rows(self.statements.workers_by_number, as_json(missing)):
                 self._keep_worker(columns)
 
+    def know_workers_by_ref(self, refs: Iterable[WorkerRef]) -> None:
+        """Load at once those of these workers whose numbers are known."""
+        numbers = self.memory.worker_of
+        self.know_workers({numbers[ref] for ref in refs if ref in numbers})
+
     def worker(self, ref: WorkerRef) -> WorkerRow:
         """A worker's row; one that isn't known yet gets a number."""
         known = self.memory.worker_of.get(ref)
         if known is not None:
+            self.know_workers({known})
             return self.memory.workers[known]
         found = self.connection.rows(self.statements.worker_by_identity, ref.address, ref.instance)
         if found:
             return self._keep_worker(found[0])
         number = self.next("worker")
-        self.connection.run(self.statements.insert_worker, number, ref.address, ref.instance, "[]", *[None] * 9)
+        self.connection.later_once(self.statements.insert_worker, number, ref.address, ref.instance, "[]", *[None] * 9)
         return self._keep_worker((number, ref.address, ref.instance, "[]", None, None, None))
 
     def workers_of(self, address: Address) -> list[WorkerRef]:
@@ -586,7 +592,7 @@ class Unit:
                 if row.status in TERMINAL:
                     self.memory.drop(row)
         if self.stale_heads:
-            self.connection.run(self.statements.update_heads, as_json(sorted(self.stale_heads)))
+            self.connection.later(self.statements.update_heads, [(as_json(sorted(self.stale_heads)),)])
             self.stale_heads.clear()
 
     def _write_rows(self, dirty: dict[int, _Changed]) -> None:
@@ -603,43 +609,41 @@ class Unit:
             batch.append(values)
         for shape, batch in shapes.items():
             if shape[2]:
-                written = self.connection.many(self.statements.update_task(*shape), batch)
-                if written != len(batch):
-                    raise StatementFailed(f"{len(batch) - written} tasks were moved by another writer meanwhile")
+                self.connection.later(self.statements.update_task(*shape), batch, expect=len(batch))
 
     def finish(self) -> None:
         """Write everything that is left: rows, history, manifests and kept numbers. Commit comes next."""
         self.flush()
         connection, statements = self.connection, self.statements
         for (kind, extra), rows in self._event_rows.items():
-            connection.many(statements.insert_event(kind, extra), rows)
+            connection.later(statements.insert_event(kind, extra), rows)
         if self.manifests:
-            connection.many(statements.insert_manifest, self.manifests)
+            connection.later(statements.insert_manifest, self.manifests)
         if self.receipts:
-            connection.many(statements.put_receipt, self.receipts)
+            connection.later(statements.put_receipt, self.receipts)
         changed = [(job, status._value_, by) for (job, status), by in self._counted.items() if by]
         if changed:
             totals: defaultdict[str, int] = defaultdict(int)
             for _job, status_text, by in changed:
                 totals[status_text] += by
-            connection.many(statements.add_to_job_count, changed)
-            connection.many(statements.add_to_status_count, list(totals.items()))
+            connection.later(statements.add_to_job_count, changed)
+            connection.later(statements.add_to_status_count, list(totals.items()))
         if self._sampled:
             self._keep_samples()
         self.next("event", by=self._last_event - self._first_event + 1)
         numbered = [(name, by) for name, by in self._numbered.items() if by]
         if numbered:
-            connection.many(statements.add_to_counter, numbered)
+            connection.later(statements.add_to_counter, numbered)
 
     def _keep_samples(self) -> None:
         durations = self._durations()
         batch = [(kind, bucket, samples) for (kind, bucket), samples in self._sampled.items()]
-        self.connection.many(self.statements.add_to_durations, batch)
+        self.connection.later(self.statements.add_to_durations, batch)
         for kind, bucket, samples in batch:
             counts = durations.setdefault(kind, {})
             counts[bucket] = counts.get(bucket, 0) + samples
         for kind in {kind for kind, _ in self._sampled}:
             counts = durations[kind]
             if sum(counts.values()) > leases.SAMPLES_KEPT:
-                self.connection.run(self.statements.halve_durations, kind)
+                self.connection.later(self.statements.halve_durations, [(kind,)])
                 durations[kind] = {bucket: samples // 2 for bucket, samples in counts.items()}
