@@ -151,6 +151,7 @@ class WriterConnection:
         self._driver: Any = engine.dialect.loaded_dbapi
         self._faults: Final = (SQLAlchemyError, self._driver.Error, OverflowError, UnicodeEncodeError)
         self._turns: Final = _SqliteTurns() if engine.dialect.name == "sqlite" else PostgresTurns()
+        self._wrote = False
         #: What is still to be sent to a server.
         self._later: list[_Batch] = []
 
@@ -164,6 +165,7 @@ class WriterConnection:
             LedgerUnavailable: the database can't be opened or is held by another.
         """
         fresh = self._cursor is None
+        self._wrote = False
         try:
             if fresh:
                 self._pooled = self._engine.raw_connection()
@@ -190,6 +192,7 @@ class WriterConnection:
     def run(self, statement: Compiled, *values: Any) -> int:
         """Run a statement once; how many rows it touched."""
         self._send()
+        self._wrote = True
         try:
             self._cursor.execute(statement.sql, statement.bind(values))
             return int(self._cursor.rowcount)
@@ -199,6 +202,7 @@ class WriterConnection:
     def many(self, statement: Compiled, batch: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each set of values; how many rows were touched in all."""
         self._send()
+        self._wrote = True
         if not statement.as_given:
             batch = [statement.bind(values) for values in batch]
         try:
@@ -235,6 +239,7 @@ class WriterConnection:
         if not self._later:
             return
         batches, self._later = self._later, []
+        self._wrote = True
         driver = self._pooled.driver_connection
         try:
             with driver.pipeline():
@@ -256,7 +261,7 @@ class WriterConnection:
         """
         self._send()
         try:
-            self._turns.commit(self._cursor, last_event)
+            self._turns.commit(self._cursor, last_event, wrote=self._wrote)
         except self._faults as fault:
             raise self._translated(fault) from fault
 
@@ -313,7 +318,7 @@ class _SqliteTurns:
         return None
 
     @staticmethod
-    def commit(cursor: Any, last_event: int | None) -> None:
+    def commit(cursor: Any, last_event: int | None, *, wrote: bool) -> None:
         """Commit; nobody else listens to this file."""
-        del last_event
+        del last_event, wrote
         cursor.execute("COMMIT")

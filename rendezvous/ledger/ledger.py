@@ -261,6 +261,8 @@ class Ledger:
         closing = False
         while not closing:
             item = self._waiting.get()
+            if item is not None:
+                self._core.take_turn()
             batch: list[tuple[Op, asyncio.Future[Any]]] = []
             tasks = 0
             while item is not None:

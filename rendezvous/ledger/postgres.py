@@ -1,7 +1,7 @@
 """What PostgreSQL needs said: how to connect, how several roots write one after another, how they hear of each other.
 
 Roots that share a ledger take turns: a transaction that writes begins with one advisory lock and ends with it, exactly
-as SQLite's ``BEGIN IMMEDIATE`` does. So every guard, every kept number and every host's bucket holds across roots by
+as SQLite's ``BEGIN IMMEDIATE`` does; only the wait for the disk comes after (``PostgresTurns.commit``). So every guard, every kept number and every host's bucket holds across roots by
 the same code that holds within one, fences and event numbers rise in the order of commits (a reader that goes by event
 numbers misses none), and nobody ever meets a deadlock. The row ``last_writer`` says who wrote last: who finds itself
 there may believe what it remembers.
@@ -139,14 +139,15 @@ def database_time(engine: Engine) -> float:
 class PostgresTurns:
     """The turns of one writing connection among those of other roots."""
 
-    _BEGIN: Final = (
-        f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({lock_key(WRITING)});"  # noqa: S608
-        "SELECT holder FROM last_writer"  # a statement of its own: it must see what was committed before the lock
-    )
-
     def __init__(self) -> None:
         #: Who this connection is; another one, of the same root or not, has its own.
-        self._holder: Final = secrets.randbits(62)
+        holder = secrets.randbits(62)
+        # Statements of their own: the last one must see what was committed before the lock was had.
+        self._begin: Final = (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({lock_key(WRITING)});"  # noqa: S608
+            "SET LOCAL synchronous_commit = off;"
+            f"UPDATE last_writer SET holder = {holder} WHERE holder <> {holder}"
+        )
 
     def configure(self, connection: Any) -> None:
         """Take a connection of the engine's for our own BEGIN and COMMIT."""
@@ -154,14 +155,10 @@ class PostgresTurns:
 
     def begin(self, cursor: Any) -> bool:
         """Wait for our turn and open the transaction; whether nobody else wrote since our last one."""
-        cursor.execute(self._BEGIN, prepare=False)
-        cursor.nextset()
-        cursor.nextset()
-        (last,) = cursor.fetchone()
-        if last == self._holder:
-            return True
-        cursor.execute("UPDATE last_writer SET holder = %s", (self._holder,))
-        return False
+        cursor.execute(self._begin, prepare=False)
+        for _ in range(3):
+            cursor.nextset()
+        return int(cursor.rowcount) == 0
 
     @staticmethod
     def session_id(connection: Any) -> int | None:
@@ -169,9 +166,17 @@ class PostgresTurns:
         return None if connection is None else int(connection.info.backend_pid)
 
     @staticmethod
-    def commit(cursor: Any, last_event: int | None) -> None:
-        """Commit, and tell the other roots where the history ends now: one notification a group."""
-        if last_event is None:
-            cursor.execute("COMMIT", prepare=False)
-        else:
-            cursor.execute(f"NOTIFY {CHANNEL}, '{int(last_event)}'; COMMIT", prepare=False)
+    def commit(cursor: Any, last_event: int | None, *, wrote: bool) -> None:
+        """Commit, wait for the disk, and tell the other roots where the history ends now: one notification a group.
+
+        The turn ends with the first commit, which doesn't wait for the disk: meanwhile another root has its own. The
+        second one waits, and with it all that was committed before is on the disk, as the log is written in its order.
+        So what is answered is durable, what another root builds on it is durable no sooner, and nobody is told of an
+        event that could still vanish. Only who reads the tables in between may see what a crash takes back.
+        """
+        statements = ["COMMIT"]
+        if last_event is not None:
+            statements.append(f"NOTIFY {CHANNEL}, '{int(last_event)}'")
+        if wrote:
+            statements.append("SELECT pg_logical_emit_message(true, 'swarm', '')")
+        cursor.execute("; ".join(statements), prepare=False)

@@ -69,7 +69,7 @@ from rendezvous.ledger.statements import Statements
 from rendezvous.ledger.submit import submit
 from rendezvous.ledger.turns import begin_turns, settle
 from rendezvous.ledger.unit import Fleet, Memory, Unit
-from swarm.errors import LedgerUnavailable
+from swarm.errors import LedgerUnavailable, SwarmError
 
 __all__ = ["Group", "LedgerCore"]
 
@@ -112,6 +112,8 @@ class LedgerCore:
         self._pace: Final = pace
         self._fleet: Final = Fleet(self._settings.tier_shares)
         self._memory = Memory()
+        #: Whether what is remembered may be believed in the transaction that ``take_turn`` opened; None without one.
+        self._turn: bool | None = None
 
     def close(self) -> None:
         """Give the connection back."""
@@ -121,6 +123,16 @@ class LedgerCore:
     def session_id(self) -> int | None:
         """What the database's server calls the writing session; None without a server."""
         return self._connection.session_id
+
+    def take_turn(self) -> None:
+        """Wait until the database is ours, before a group is closed: what comes meanwhile joins it.
+
+        The group must follow. Where the database can't be had, the group is told.
+        """
+        try:
+            self._turn = self._connection.begin()
+        except SwarmError:
+            self._abandon()
 
     def apply(self, ops: Sequence[Op], *, now: float) -> Group:
         """Do a group of operations in one transaction.
@@ -153,9 +165,11 @@ class LedgerCore:
         """Roll back, and believe nothing that was read or written in it."""
         self._connection.rollback()
         self._memory = Memory()
+        self._turn = None
 
     def _transact(self, ops: Sequence[Op], *, now: float) -> Group:
-        believed = self._connection.begin()
+        believed = self._connection.begin() if self._turn is None else self._turn
+        self._turn = None
         if self._memory.too_big:
             self._memory = Memory()
         elif not believed:
