@@ -1,10 +1,10 @@
 """What PostgreSQL needs said: how to connect, how several roots write one after another, how they hear of each other.
 
 Roots that share a ledger take turns: a transaction that writes begins with one advisory lock and ends with it, exactly
-as SQLite's ``BEGIN IMMEDIATE`` does; only the wait for the disk comes after (``PostgresTurns.commit``). So every guard, every kept number and every host's bucket holds across roots by
-the same code that holds within one, fences and event numbers rise in the order of commits (a reader that goes by event
-numbers misses none), and nobody ever meets a deadlock. The row ``last_writer`` says who wrote last: who finds itself
-there may believe what it remembers.
+as SQLite's ``BEGIN IMMEDIATE`` does; only the wait for the disk comes after (``PostgresTurns.commit``). So every guard,
+every kept number and every host's bucket holds across roots by the same code that holds within one, fences and event
+numbers rise in the order of commits (a reader that goes by event numbers misses none), and nobody ever meets a
+deadlock. The row ``last_writer`` says who wrote last: who finds itself there may believe what it remembers.
 
 Sessions are ended by the server where a root stops in the middle of a transaction, so that a frozen root holds up the
 others for ``IDLE_IN_TRANSACTION_S`` and no longer.
