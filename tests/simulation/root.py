@@ -6,6 +6,7 @@ group may end in any of the ways that a database knows: committed and answered, 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
@@ -119,7 +120,8 @@ class Root:
         #: What becomes of the commits that come: "kill before", "kill after", "fail before", "fail after".
         self.fates: Final[list[str]] = []
         self._inbox: list[Asked] = []
-        self._serving = self._announcing = self._pacing = False
+        self._serving = self._pacing = False
+        self._announces_at = math.inf
         self._stalled_until = 0.0
         self._swept_at: float | None = None
         self.start()
@@ -157,7 +159,7 @@ class Root:
             metrics=self._metrics,
             rules_of=lambda _url: None,
             hungry=self._plan_pacing,
-            roots=(PEER,),
+            roots=lambda: (PEER,),
             network_id=NETWORK,
         )
         self.announcer = Announcer(self.fleet, root=PEER, epoch=int(self.now * 1e9), clock=lambda: self._timeline.now)
@@ -165,7 +167,8 @@ class Root:
         self._notifier = Notifier(fleet=self.fleet, stream=stream, metrics=self._metrics)
         self._inbox.clear()
         self._swept_at = None
-        self._serving = self._announcing = self._pacing = False
+        self._serving = self._pacing = False
+        self._announces_at = math.inf
         self.in_life(self._tick)()
         self._plan_announcement()
 
@@ -260,13 +263,17 @@ class Root:
         self._timeline.after(max(0.02, min(due_s, TICK_S)), self.in_life(self._tick))
 
     def _plan_announcement(self) -> None:
-        if not self._announcing:
-            self._announcing = True
-            wait_s = self.announcer.due_in_s()
-            self._timeline.after(min(wait_s + LEAST_S if wait_s > 0 else 0.0, 1.0), self.in_life(self._announce))
+        """Look at the announcer when it has something to say: news don't wait for the heartbeat's look."""
+        wait_s = self.announcer.due_in_s()
+        looks_at = self._timeline.now + min(wait_s + LEAST_S if wait_s > 0 else 0.0, 1.0)
+        if looks_at < self._announces_at:
+            self._announces_at = looks_at
+            self._timeline.at(looks_at, self.in_life(lambda: self._announce(looks_at)))
 
-    def _announce(self) -> None:
-        self._announcing = False
+    def _announce(self, looks_at: float) -> None:
+        if looks_at != self._announces_at:
+            return  # an earlier look has been planned since
+        self._announces_at = math.inf
         if self.announcer.due_in_s() <= 0:
             self.counts["announcements"] += 1
             self._gossip(decode(self.announcer.message(), Announcement))
