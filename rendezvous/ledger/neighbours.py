@@ -210,7 +210,10 @@ class RootsTogether:
     def _pause(self, seconds: float, *sources: int) -> bool:
         """Wait; whether one of the sources has something."""
         woken = self._woken.fileno()
-        ready, _, _ = select.select([woken, *sources], [], [], seconds)
+        waiting = select.poll()  # select() takes no descriptor above 1,023, and each session of a worker is one
+        for source in (woken, *sources):
+            waiting.register(source, select.POLLIN)
+        ready = {source for source, _ in waiting.poll(seconds * 1000)}
         if woken in ready:
             self._woken.recv(64)
         return any(source in ready for source in sources)

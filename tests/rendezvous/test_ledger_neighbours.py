@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -111,6 +113,32 @@ async def test_one_root_reaps_and_another_takes_over_when_it_leaves(postgres_dat
         async with asyncio.timeout(10):
             await until(lambda: two.neighbours.holds(Office.REAPER))
             await until(lambda: two.neighbours.holds(Office.PAYER))
+
+
+@pytest.fixture
+def busy_process() -> Iterator[None]:
+    """As many open files as a root with a thousand sessions has."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 4_096), before[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    yield
+    for descriptor in held:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("busy_process")
+async def test_a_root_with_a_thousand_sessions_hears_of_others_and_takes_its_offices(postgres_database: str) -> None:
+    async with opened(postgres_database) as one:
+        await until(lambda: one.neighbours.holds(Office.REAPER))
+        with capture_logs() as logs:
+            async with opened(postgres_database) as two:
+                heard = asyncio.get_running_loop().create_future()
+                one.subscribe(lambda events: None if heard.done() else heard.set_result(events[0].move))
+                await two.call(submission(new_task()))
+                assert await heard is Move.SUBMIT
+        assert [line for line in logs if line["event"].startswith("ledger_neighbours")] == []
+        assert one.neighbours.holds(Office.REAPER)
 
 
 async def test_an_office_is_free_when_its_session_ends_however_it_ended(postgres: Postgres) -> None:
