@@ -193,6 +193,42 @@ def unquarantine(worker: str, host: str, why: str, **given: Any) -> None:
 
 @click.command(
     cls=Asked,
+    examples=[
+        ("one worker of a network at a time", 'swarm-root apart example.com --why "its owner asked"'),
+        ("as many as there are again", 'swarm-root apart example.com --end --why "its owner allows it"'),
+    ],
+)
+@click.argument("host")
+@click.option("--end", is_flag=True, help="let them together again")
+@_why
+@_where
+def apart(host: str, end: bool, why: str, **given: Any) -> None:
+    """Have no two workers of one network (/24, /48) hold tasks of HOST at once."""
+    answer = _ask(given, "POST", "/v1/admin/apart", {"host": host, "apart": not end, "why": why})
+    said = "are kept apart" if answer["apart"] else "may work together"
+    click.echo(f"workers of one network {said} on {answer['host']}")
+
+
+@click.command(cls=Asked, examples=[("who is kept off what, and how versions fare", "swarm-root policy")])
+@_where
+def policy(**given: Any) -> None:
+    """Show quarantines, profiles, and how tasks came out by version."""
+    found = _ask(given, "GET", "/v1/admin/policy")
+    for one in found["quarantines"]:
+        by = one.get("who") or "the count"
+        click.echo(f"quarantine\t{one['worker']}\t{one['host']}\t{one['left_s']:.0f} s\t{by}\t{one['why']}")
+    for one in found["profiles"]:
+        click.echo(f"profile\t{one['name']}\t{one['worker']}\t{one['state']}\t{one['challenges']} challenges")
+    for one in found["versions"]:
+        of = one["done"] + one["failed"]
+        ran = f"{one['kind']} {one['version']}\tworker {one['worker']}"
+        click.echo(f"version\t{ran}\t{one['success_rate']:.1%} of {of}")
+    counted, second = found["quarantines_counted"], found["quarantines_second_order"]
+    click.echo(f"{counted} quarantines by the count so far, {second} of them of workers that took over another's tasks")
+
+
+@click.command(
+    cls=Asked,
     name="approve-version",
     examples=[
         ("only workers of this version get tasks", 'swarm-root approve-version worker 0.1.0 --why "0.2.0 leaks"'),
@@ -380,6 +416,8 @@ COMMANDS: Final = (
     resume,
     quarantine,
     unquarantine,
+    apart,
+    policy,
     approve_version,
     fail,
     revoke,

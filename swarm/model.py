@@ -291,7 +291,6 @@ class RefusalCode(enum.StrEnum):
     HOST_HELD = "host_held"
     HOST_BUSY = "host_busy"
     SWARM_PACED = "swarm_paced"
-    NO_FREE_SLOT = "no_free_slot"
     PAUSED = "paused"
     QUARANTINED = "quarantined"
     COOLING_OFF = "cooling_off"

@@ -58,6 +58,7 @@ __all__ = [
     "admit",
     "approve",
     "fail_tasks",
+    "host_named",
     "pause",
     "pause_view",
     "quarantine",
@@ -268,10 +269,10 @@ def _scope(host: str | None, job: str | None) -> tuple[Scope, str] | Refusal:
         return Refusal(RefusalCode.BAD_REQUEST, "name a host or a job, or neither for the whole swarm")
     if job is not None:
         return Scope.JOB, job
-    return (Scope.SWARM, "") if host is None else (Scope.HOST, _host(host))
+    return (Scope.SWARM, "") if host is None else (Scope.HOST, host_named(host))
 
 
-def _host(text: str) -> str:
+def host_named(text: str) -> str:
     """A host as pacing knows it, from a host or a URL.
 
     Raises:
@@ -329,7 +330,7 @@ async def _worker(door: Door, wanted: str) -> WorkerRef | Refusal:
 async def quarantine(door: Door, call: Call) -> QuarantineView | Refusal:
     """Keep a worker off a host; what it holds of it goes back, and it is told at once."""
     said: QuarantineCall = call.body
-    ref, host = await _worker(door, said.worker), _host(said.host)
+    ref, host = await _worker(door, said.worker), host_named(said.host)
     if isinstance(ref, Refusal):
         return ref
     requeued = await door.ledger.call(
@@ -348,7 +349,7 @@ async def quarantine(door: Door, call: Call) -> QuarantineView | Refusal:
 async def unquarantine(door: Door, call: Call) -> Unquarantined | Refusal:
     """Let a worker have tasks of a host again."""
     said: UnquarantineCall = call.body
-    ref, host = await _worker(door, said.worker), _host(said.host)
+    ref, host = await _worker(door, said.worker), host_named(said.host)
     if isinstance(ref, Refusal):
         return ref
     refusal = await door.ledger.call(LiftQuarantine(worker=ref, host=host, who=call.who.owner, why=said.why))

@@ -81,7 +81,6 @@ STATUS_OF: Final[Mapping[RefusalCode, int]] = {
     _C.HOST_HELD: 409,
     _C.HOST_BUSY: 409,
     _C.SWARM_PACED: 409,
-    _C.NO_FREE_SLOT: 409,
     _C.PAUSED: 409,
     _C.QUARANTINED: 409,
     _C.COOLING_OFF: 409,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rendezvous.door import session as session_module
+from rendezvous.ledger.ops import Sweep
 from tests.rendezvous.door_harness import Stage, door
 from tests.rendezvous.test_door_session import Talk, talk
 
@@ -290,3 +291,26 @@ async def test_only_pinned_versions_are_granted_tasks(tmp_path: Path) -> None:
         withdrawn = await stage.operator.post("/v1/admin/approve-version", {**body, "approved": False})
         assert withdrawn.data["versions"] == []
         assert len((await alice.take(want=1))["grants"]) == 1
+
+
+async def test_workers_of_a_network_are_kept_apart_and_the_policy_is_shown(tmp_path: Path) -> None:
+    async with door(tmp_path, host_rate=0.0) as stage:
+        carol, alice, bob = await stage.requester("carol"), await stage.worker("alice"), await stage.worker("bob")
+        urls = ("http://site.example/",)
+        one, two = await stage.submit(carol, urls=urls), await stage.submit(carol, urls=urls, spec={"n": 2})
+        said = {"host": "http://SITE.example/x", "why": "its owner asked"}
+        answer = (await stage.operator.post("/v1/admin/apart", said)).data
+        assert answer == {"host": "site.example", "apart": True}
+
+        await bob.take(free=0)
+        (grant,) = (await alice.take(want=1))["grants"]
+        assert grant["task"]["id"] == one[0]
+        assert (await bob.post(f"/v1/tasks/{two[0]}/claim", {"boot": bob.boot})).code == "prefix_taken"
+        await alice.take(done=[alice.done(grant)])
+        await stage.door.ledger.call(Sweep())
+        view = (await stage.operator.get("/v1/admin/policy")).data
+        assert view["versions"] == [
+            {"kind": "noop", "worker": "0.1.0", "version": "1", "done": 1, "failed": 0, "success_rate": 1.0}
+        ]
+        assert (view["quarantines"], view["profiles"], view["quarantines_counted"]) == ([], [], 0)
+        assert (await carol.get("/v1/admin/policy")).status == 403
