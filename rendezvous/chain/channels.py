@@ -53,6 +53,8 @@ class ChannelFollower:
         self._finality: Final = finality
         #: The last final block whose events were read; None before the first look.
         self._read_up_to: int | None = None
+        #: Payees of whom the ledger has seen a later block than could be shown: that block was reorganised away.
+        self._again: set[Address] = set()
 
     def forget(self) -> None:
         """Look at every channel again at the next look: the chain was reorganised."""
@@ -79,7 +81,8 @@ class ChannelFollower:
             known = bool(payees) or await self._ledger.read(lambda reader: reader.has_channels(self._payer))
             if known:
                 payees |= await self._named(self._read_up_to + 1, final)
-        await self._look(sorted(payees), final)
+            payees |= self._again
+        self._again = set(await self._look(sorted(payees), final))
         self._read_up_to = final
         return len(payees)
 
@@ -96,12 +99,21 @@ class ChannelFollower:
             found |= {event.args["worker"] for event in events if event is not None}
         return found
 
-    async def _look(self, payees: list[Address], block: int) -> None:
+    async def _look(self, payees: list[Address], block: int) -> list[Address]:
+        """Show the ledger these channels.
+
+        Returns:
+            Those among which are such as it doesn't take yet.
+        """
+        again: list[Address] = []
         for start in range(0, len(payees), WRITE_MOST):
             seen = await self._seen(payees[start : start + WRITE_MOST], block)
             news = await self._ledger.call(SeeChannels(payer=self._payer, number=block, seen=seen))
             if news:
                 log.info("channels_seen", block=block, channels=len(seen), payees=[each.payee for each in seen[:5]])
+            if news < len(seen):
+                again += [each.payee for each in seen]
+        return again
 
     async def _seen(self, payees: list[Address], block: int) -> tuple[ChannelSeen, ...]:
         datas = ["0x" + escrow.channel_call(self._payer, payee).hex() for payee in payees]

@@ -409,6 +409,8 @@ class _Outlook:
         else:
             if transaction.state is TxState.SIGNED:
                 self._steps.append(Note(Sent(nonce=transaction.nonce)))
+            if transaction.attempts[-1].hash not in self._view.known:
+                self._send(transaction)  # the pool has an older, cheaper attempt: a reorganisation brought it back
             self._look_at_pooled(transaction)
 
     def _is_known(self, transaction: Transaction) -> bool:

@@ -273,7 +273,9 @@ class TransactionSender:
             case Note(entry):
                 return await self._write(entry)
             case Send(nonce, attempt):
-                return await self._send(nonce, attempt)
+                sent = await self._send(nonce, attempt)
+                # What is only sent again moves nothing: the next look is for the next sweep, not for now.
+                return sent and any(each.nonce == nonce and each.state is TxState.SIGNED for each in book.transactions)
             case Bump(transaction, fees):
                 return await self._bump(transaction, fees, view)
             case Fill(nonce, fees):
