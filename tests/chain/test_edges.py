@@ -30,7 +30,7 @@ from swarm.errors import RpcUnreachable
 from swarm.model import Status, TaskId
 from swarm.vouchers import chain_task_id
 from tests.chain.edges import nonce, reopened, send_foreign, state_of
-from tests.chain.faults import Between, Killed
+from tests.chain.faults import SEND, Between, Killed
 from tests.chain.hardhat import ETHER, Chain, fresh_chain, running_hardhat
 from tests.chain.pay_world import ALICE, BOB, FAST_RULES, REWARD, PayWorld, check_books
 from tests.rendezvous.ledger_world import new_task
@@ -197,6 +197,49 @@ async def test_dropped_transaction_is_sent_again_unchanged(chain: Chain, world: 
     await world.settle_down(times=1)
     world.run_task()
     await world.settle_down()
+    await check_books(world)
+
+
+async def test_what_a_pool_refuses_is_offered_at_each_sweep_not_without_a_pause(
+    chain: Chain, world: PayWorld, between: Between
+) -> None:
+    await world.claim_key()
+    await chain.automine(False)
+    world.one(reward_wei=REWARD)
+    await world.rounds()
+    await send_foreign(chain, at=0)  # another program's transaction, with higher fees, has ours replaced in the pool
+    for offers in (2, 3):
+        done = await world.one_round()
+        assert not done.moved  # a sweep ends here
+        assert done.pending
+        assert len(between.sent) == offers
+    assert len(set(between.sent)) == 1
+
+
+async def test_a_cheaper_attempt_that_a_reorg_brought_back_gives_way_to_the_dearest(
+    chain: Chain, world: PayWorld, between: Between
+) -> None:
+    await world.claim_key()
+    await chain.automine(False)
+    snapshot = await chain.rpc.call("evm_snapshot")
+    task = world.one(reward_wei=REWARD)
+    await world.rounds()
+    (cheap,) = between.sent
+    for _ in range(3):
+        await chain.rpc.call("hardhat_setNextBlockBaseFeePerGas", hex(200 * 10**9))
+        await chain.mine()
+    await world.rounds()
+    *_, dear = between.sent
+    assert dear != cheap
+    assert await chain.rpc.call("evm_revert", snapshot)
+    await chain.rpc.call(SEND, cheap)  # some node had it
+    await world.rounds()
+    assert between.sent[-1] == dear
+    await world.settle_down(times=1)
+    assert world.view(task).on_chain is not None
+    world.run_task()
+    await world.settle_down()
+    assert await nonce(chain) == 2
     await check_books(world)
 
 

@@ -141,6 +141,12 @@ def test_the_newest_attempt_is_the_one_that_is_sent_again() -> None:
     assert steps(book(sent), view()) == [Send(7, SECOND)]
 
 
+def test_the_newest_attempt_is_sent_again_where_the_pool_has_only_an_older_one() -> None:
+    sent = msgspec.structs.replace(TX, state=TxState.SENT, attempts=(FIRST, SECOND))
+    assert steps(book(sent), view(known=frozenset({"h0"}))) == [Send(7, SECOND)]
+    assert steps(book(sent), view(known=frozenset({"h1"}))) == []
+
+
 def test_a_receipt_of_an_older_attempt_counts() -> None:
     sent = msgspec.structs.replace(TX, state=TxState.SENT, attempts=(FIRST, SECOND))
     seen = view(head=101, nonce=8, receipts=receipt(), hashes={101: "b101"})
