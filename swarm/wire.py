@@ -50,7 +50,8 @@ WeiText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,77})$")]
 #: An Ethereum signature: r, s, v.
 SignatureText = Annotated[str, Meta(pattern=r"^0x[0-9a-f]{130}$")]
 KindText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.-]{0,39}$")]
-ReasonText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+REASON_PATTERN: Final = r"^[a-z][a-z0-9_]{0,39}$"
+ReasonText = Annotated[str, Meta(pattern=REASON_PATTERN)]
 NameText = Annotated[str, Meta(min_length=1, max_length=64)]
 Label = Annotated[str, Meta(min_length=1, max_length=64)]
 Url = Annotated[str, Meta(min_length=1, max_length=4096)]

@@ -113,22 +113,27 @@ def report(unit: Unit, lines: Lines, row: TaskRow, worker: WorkerRow, *, why: st
         said = f"workers of different networks were turned away ({why})"
         lines.hold(memory.hosts[lane.host], for_s=until - unit.now, why=said)
     if is_due(record, now=unit.now):
-        _quarantine(unit, lines, worker, lane.host, record)
+        _quarantine(unit, lines, worker, lane.host, record, agreed=until is not None)
         _flag_egress(unit, worker, lane.host, [other for _, other in others])
     else:
         keep_record(unit, worker.n, lane.host, record)
 
 
-def _quarantine(unit: Unit, lines: Lines, worker: WorkerRow, host: int, record: Record) -> None:
-    """The count says so."""
+def _quarantine(unit: Unit, lines: Lines, worker: WorkerRow, host: int, record: Record, *, agreed: bool) -> None:
+    """The count says so.
+
+    Where another network agrees, nobody takes over what the worker asked of the host. Else it is the word of one
+    worker, which slows nobody else.
+    """
     for_s = quarantine_s(record.quarantines)
     why = f"it was turned away {len(record.reports)} times: {record.held_why}"
     unit.next(QUARANTINE)
     if record.careful:
         unit.next(SECOND_ORDER)
     unit.flush()
-    ((busy,),) = unit.connection.rows(unit.statements.workers_on_host, host)
-    lines.ease(host, share=share_left(busy), for_s=for_s)
+    if agreed:
+        ((busy,),) = unit.connection.rows(unit.statements.workers_on_host, host)
+        lines.ease(host, share=share_left(busy), for_s=for_s)
     keep_record(unit, worker.n, host, quarantined(record, for_s=for_s, by=None, why=why, now=unit.now))
     subject = f"{worker.ref.address}:{worker.ref.instance} on {unit.memory.hosts[host]}"
     note(unit, who=POLICY, act="quarantined", subject=subject, why=why)

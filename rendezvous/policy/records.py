@@ -162,6 +162,8 @@ def agreed_until(mine: Record, others: Iterable[Record], *, now: float) -> float
 def share_left(workers: int) -> float:
     """What is left of a host's pace when one of so many workers on it is quarantined: none of the others gets faster.
 
+    Only where another network agrees that the host turns workers away: a worker that lies slows nobody but itself.
+
     Args:
         workers: how many have work of the host in hand, the quarantined one included.
     """

@@ -75,6 +75,11 @@ def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
         wait_s = float(said) if said.isascii() and said[0].isdigit() else _date(said) - _answered_at(headers, now)
     except (ValueError, OverflowError):
         return None
+    return heeded(wait_s)
+
+
+def heeded(wait_s: float) -> float | None:
+    """What is heeded of a wait that somebody asks for, seconds; None where it isn't one."""
     return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(wait_s) else None
 
 

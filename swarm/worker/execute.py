@@ -6,6 +6,7 @@ knows nothing of turns, uploads or the door.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -16,7 +17,8 @@ from swarm.errors import StoreFull
 from swarm.executors.base import Execution, Executor, TaskDeferred, TaskFailed, Tools
 from swarm.logs import working_on
 from swarm.model import Address, Reason
-from swarm.wire import Grant
+from swarm.web.blocked import heeded
+from swarm.wire import REASON_PATTERN, Grant
 from swarm.worker.leases import Executions
 from swarm.worker.results import Broken, Deferred, Executed, Result
 
@@ -73,6 +75,8 @@ async def run_grant(
     began = clock()
 
     def broken(reason: str, detail: str, **more: object) -> Broken:
+        if re.fullmatch(REASON_PATTERN, reason) is None:  # a plugin's word: the door would refuse the whole turn
+            reason, detail = Reason.EXECUTOR_ERROR, f"it failed with {reason!r}, which isn't a reason: {detail}"
         return Broken(grant=grant, reason=reason, detail=clean(detail), ran_s=clock() - began, **more)  # type: ignore[arg-type]
 
     executor = executors.get(task.kind)
@@ -83,7 +87,8 @@ async def run_grant(
         with executions.scope(grant.fence, limit_s=task.max_run_s) as running:
             execution = await executor.run(task, used)
     except TaskFailed as failed:
-        return broken(failed.reason, failed.detail, retryable=failed.retryable, retry_after_s=failed.retry_after_s)
+        wait_s = None if failed.retry_after_s is None else heeded(failed.retry_after_s)
+        return broken(failed.reason, failed.detail, retryable=failed.retryable, retry_after_s=wait_s)
     except TaskDeferred as deferred:
         return Deferred(grant=grant, detail=clean(deferred.detail), retry_after_s=deferred.retry_after_s)
     except StoreFull as full:

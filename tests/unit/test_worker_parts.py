@@ -15,9 +15,9 @@ from swarm.blocks import BlockStore
 from swarm.content.cid import LEAF_BYTES, build
 from swarm.content.manifest import UrlOutcome
 from swarm.errors import ConfigurationError, StoreFull
-from swarm.executors.base import Execution, Tools
+from swarm.executors.base import Execution, TaskFailed, Tools
 from swarm.identity import open_identity
-from swarm.wire import Grant, Hello, PeerSettings, Settings, SwarmSettings, TaskBody
+from swarm.wire import Failed, Grant, Hello, PeerSettings, Settings, SwarmSettings, TaskBody, decode, encode
 from swarm.worker import Worker
 from swarm.worker.effects import StopReason
 from swarm.worker.embed import FunctionExecutor
@@ -233,6 +233,37 @@ async def test_a_task_of_which_no_url_gave_data_fails_with_the_first_reason() ->
     result = await run(FunctionExecutor(none))
     assert isinstance(result, Broken)
     assert result.reason == "dns"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "asked_s", "wait_s"),
+    [
+        ("blocked", "blocked", 1e9, 86_400.0),
+        ("blocked", "blocked", -5.0, 0.0),
+        ("blocked", "blocked", float("nan"), None),
+        ("Too slow!", "executor_error", 5.0, 5.0),
+        ("x" * 41, "executor_error", None, None),
+    ],
+)
+async def test_whatever_an_executor_says_of_its_failure_the_door_can_read(
+    said: str, reason: str, asked_s: float | None, wait_s: float | None
+) -> None:
+    async def fails(task: TaskBody, tools: Tools) -> None:
+        raise TaskFailed(said, "as it has it", retry_after_s=asked_s)
+
+    result = await run(FunctionExecutor(fails))
+    assert isinstance(result, Broken)
+    assert (result.reason, result.retry_after_s) == (reason, wait_s)
+    assert said in result.detail or reason == said
+    failed = Failed(
+        task=result.grant.task.id,
+        fence=1,
+        reason=result.reason,
+        detail=result.detail,
+        retry_after_s=result.retry_after_s,
+        ran_s=result.ran_s,
+    )
+    assert decode(encode(failed), Failed) == failed
 
 
 async def test_an_unknown_kind_is_a_failure_of_the_task() -> None:
