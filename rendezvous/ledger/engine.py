@@ -151,6 +151,8 @@ class WriterConnection:
         self._driver: Any = engine.dialect.loaded_dbapi
         self._faults: Final = (SQLAlchemyError, self._driver.Error, OverflowError, UnicodeEncodeError)
         self._turns: Final = _SqliteTurns() if engine.dialect.name == "sqlite" else PostgresTurns()
+        #: What the server calls the newest connection's session; None where there is no server. For any thread.
+        self.session_id: int | None = None
         self._wrote = False
         #: What is still to be sent to a server.
         self._later: list[_Batch] = []
@@ -171,14 +173,10 @@ class WriterConnection:
                 self._pooled = self._engine.raw_connection()
                 self._turns.configure(self._pooled.driver_connection)
                 self._cursor = self._pooled.cursor()
+                self.session_id = self._turns.session_id(self._pooled.driver_connection)
             return self._turns.begin(self._cursor) and not fresh
         except self._faults as fault:
             raise self._translated(fault) from fault
-
-    @property
-    def session_id(self) -> int | None:
-        """What the server calls this connection's session; None where there is no server, or no connection."""
-        return None if self._pooled is None else self._turns.session_id(self._pooled.driver_connection)
 
     def rows(self, statement: Compiled, *values: Any) -> list[Any]:
         """Run a statement once; its rows."""

@@ -163,7 +163,7 @@ class PostgresTurns:
     @staticmethod
     def session_id(connection: Any) -> int | None:
         """The process that serves this connection; a notification names it."""
-        return None if connection is None else int(connection.info.backend_pid)
+        return int(connection.info.backend_pid)
 
     @staticmethod
     def commit(cursor: Any, last_event: int | None, *, wrote: bool) -> None:
