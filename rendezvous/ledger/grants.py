@@ -45,8 +45,8 @@ class _Pick:
 def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     """Give the turns of one group their tasks, in their order; send lost grants again."""
     for turn in turns:
-        if turn.again:
-            _grant_again(unit, turn, turn.again)
+        if turn.again:  # but for what a quarantine took back in this very group
+            _grant_again(unit, turn, [row for row in turn.again if is_live(row, now=unit.now)])
     present = [turn for turn in turns if not turn.outdated]
     rules = load_rules(unit)
     if rules.pauses.swarm is not None:  # told to those too that ask for nothing since they know of it

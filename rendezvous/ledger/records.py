@@ -26,7 +26,7 @@ from rendezvous.policy.records import (
 )
 from swarm.model import Actor, Move, Status, TaskId
 
-__all__ = ["keep_record", "note_accepted", "note_lost", "report", "requeue_held"]
+__all__ = ["keep_record", "note_accepted", "note_lost", "requeue_held", "take_reports"]
 
 #: Whose name the acts of the count have.
 POLICY = "policy"
@@ -81,7 +81,16 @@ def requeue_held(
     return tuple(requeued)
 
 
-def report(unit: Unit, lines: Lines, row: TaskRow, worker: WorkerRow, *, why: str, retry_after_s: float | None) -> None:
+def take_reports(unit: Unit, lines: Lines) -> None:
+    """Draw the conclusions of what the turns of a group reported, once all that they ended has ended."""
+    for row, worker, why, retry_after_s in unit.reports:
+        _report(unit, lines, row, worker, why=why, retry_after_s=retry_after_s)
+    unit.reports.clear()
+
+
+def _report(
+    unit: Unit, lines: Lines, row: TaskRow, worker: WorkerRow, *, why: str, retry_after_s: float | None
+) -> None:
     """A worker says that a host turned it away: it waits there; others do where one of another network agrees.
 
     Args:
@@ -109,7 +118,8 @@ def report(unit: Unit, lines: Lines, row: TaskRow, worker: WorkerRow, *, why: st
         if other[0] != worker.n
     ]
     until = agreed_until(record, (other for _, other in others), now=unit.now)
-    if until is not None:
+    held_until = lines.host(lane.host).bucket.held_until
+    if until is not None and until > (held_until or 0.0):
         said = f"workers of different networks were turned away ({why})"
         lines.hold(memory.hosts[lane.host], for_s=until - unit.now, why=said)
     if is_due(record, now=unit.now):

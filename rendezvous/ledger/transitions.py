@@ -63,6 +63,7 @@ from rendezvous.ledger.ops import (
     TakeBack,
     TakeTurn,
 )
+from rendezvous.ledger.records import take_reports
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.shared_pace import SharedPace
 from rendezvous.ledger.statements import Statements
@@ -261,6 +262,8 @@ def _take_turns(unit: Unit, lines: Lines, ops: Sequence[TakeTurn]) -> list[Any]:
     unit.flush()
     turns = begin_turns(unit, ops)
     settle(unit, lines, turns)
+    unit.flush()
+    take_reports(unit, lines)
     unit.flush()
     grant(unit, lines, turns)
     earners = unit.purse.earners

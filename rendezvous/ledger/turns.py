@@ -33,7 +33,7 @@ from rendezvous.ledger.ops import (
     TakeTurn,
     TurnResult,
 )
-from rendezvous.ledger.records import note_accepted, report
+from rendezvous.ledger.records import note_accepted
 from rendezvous.ledger.rows import TaskRow, WorkerRow
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.eligibility import Demand
@@ -164,7 +164,7 @@ def _settle_one(unit: Unit, lines: Lines, turn: TurnWork) -> None:
     for done in op.done:
         turn.ended.append(Ended(task=done.task, fence=done.fence, outcome=_done(unit, turn, done)))
     for failed in op.failed:
-        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, lines, turn, failed)))
+        turn.ended.append(Ended(task=failed.task, fence=failed.fence, outcome=_failed(unit, turn, failed)))
     for released in op.released:
         outcome = _released(unit, worker, released)
         turn.ended.append(Ended(task=released.task, fence=released.fence, outcome=outcome))
@@ -227,7 +227,7 @@ def _receipt(
     return (row.id, row.funding_generation, row.fence, *who, signed.signature, now, None)
 
 
-def _failed(unit: Unit, lines: Lines, turn: TurnWork, item: FailedItem) -> Status | Refusal:
+def _failed(unit: Unit, turn: TurnWork, item: FailedItem) -> Status | Refusal:
     worker = turn.worker
     row = unit.task(item.task)
     if row is None:
@@ -247,14 +247,13 @@ def _failed(unit: Unit, lines: Lines, turn: TurnWork, item: FailedItem) -> Statu
         detail=item.detail,
         said_retryable=item.retryable,
     )
-    outcome = row.status
     demand = _demand(unit, row)
     if demand.has_context and item.reason == Reason.BLOCKED:
         note_challenged(unit, demand)
     if item.reason == Reason.BLOCKED or item.retry_after_s is not None:
         why = f"{item.reason}: {item.detail}" if item.detail else item.reason
-        report(unit, lines, row, worker, why=why, retry_after_s=item.retry_after_s)
-    return outcome
+        unit.reports.append((row, worker, why, item.retry_after_s))
+    return row.status
 
 
 def _released(unit: Unit, worker: WorkerRow, ref: LeaseRef) -> Status | Refusal:

@@ -240,6 +240,8 @@ class Unit:
         self.granted_lanes: Final[list[int]] = []
         #: Workers (their numbers) whose leases ran out in this transaction.
         self.losers: Final[set[int]] = set()
+        #: What workers report of hosts that turned them away: the task, who says so, why, and for how long.
+        self.reports: Final[list[tuple[TaskRow, WorkerRow, str, float | None]]] = []
         #: What came out of tasks: (kind, the worker's versions, whether it was done).
         self.outcomes: Final[list[tuple[str, Mapping[str, str], bool]]] = []
         self.manifests: Final[list[tuple[str, bytes]]] = []

@@ -10,7 +10,17 @@ from unittest.mock import patch
 import attrs
 import pytest
 
-from rendezvous.ledger.ops import KeepApart, LeaseRef, Quarantine, SetHostPace, TakeTurn, WorkerRef
+from rendezvous.ledger.ops import (
+    DoneItem,
+    FailedItem,
+    HoldHost,
+    KeepApart,
+    LeaseRef,
+    Quarantine,
+    SetHostPace,
+    TakeTurn,
+    WorkerRef,
+)
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.policy.records import QUARANTINE_S
 from swarm.model import Refusal, RefusalCode, Status, TaskId
@@ -140,7 +150,7 @@ def test_the_count_puts_a_worker_in_quarantine_and_its_work_goes_back(fleet: Fle
         assert fleet.world.task(lease.task).status == Status.PENDING
         history = fleet.world.reader.history(lease.task)
         assert (history[-1].move, history[-1].by) == ("quarantined", "ledger")
-        assert fleet.fail(ALICE, lease).code is RefusalCode.LEASE_EXPIRED
+        assert fleet.fail(ALICE, lease, reason="timeout").code is RefusalCode.LEASE_EXPIRED
     assert fleet.world.task(elsewhere).status == Status.ACTIVE
     refusal = fleet.refusal(ALICE, held[1].task)
     assert refusal is not None
@@ -151,6 +161,38 @@ def test_the_count_puts_a_worker_in_quarantine_and_its_work_goes_back(fleet: Fle
     assert (view.worker, view.host, view.who) == (ALICE, "site.test", None)
     fleet.world.later(QUARANTINE_S + 1)
     assert fleet.world.reader.quarantines(now=fleet.world.now) == []
+
+
+def test_what_a_turn_ends_beside_the_last_straw_ends_as_it_says_and_the_rest_goes_back(fleet: Fleet) -> None:
+    fleet.world.submit(*(new_task(max_attempts=9) for _ in range(6)))
+    fleet.turn_away(ALICE, times=2)
+    blocked, failed, done, kept = fleet.claim(ALICE, 4)
+    turn = TakeTurn(
+        worker=ALICE,
+        boot=f"boot-of-{ALICE.instance}",
+        facts=facts(prefix=HOME[ALICE]),
+        done=(DoneItem(task=done.task, fence=done.fence, cid=CID, size_bytes=1),),
+        failed=(
+            FailedItem(task=blocked.task, fence=blocked.fence, reason="blocked"),
+            FailedItem(task=failed.task, fence=failed.fence, reason="http_4xx"),
+        ),
+    )
+    first, again = fleet.world.all(turn, turn)
+    outcomes = [Status.COMPLETED, Status.WAITING, Status.FAILED]
+    assert [ended.outcome for ended in first.ended] == outcomes
+    assert [ended.outcome for ended in again.ended] == outcomes, "said twice within a group, answered alike"
+    assert first.granted == again.granted == (), "what isn't held is sent again, but not what was just taken back"
+    assert fleet.world.task(kept.task).status == Status.PENDING
+    assert fleet.world.moves(kept.task)[-1] == "quarantined"
+
+
+def test_an_agreed_rest_doesnt_shorten_a_longer_one(fleet: Fleet) -> None:
+    fleet.world.submit(new_task(), new_task(), new_task())
+    leases = {worker: fleet.claim(worker)[0] for worker in (ALICE, BOB)}
+    fleet.world.do(HoldHost(host="site.test", for_s=2_000.0, why="its robots.txt can't be read (timeout)"))
+    for worker, lease in leases.items():
+        fleet.fail(worker, lease, retry_after_s=100.0)
+    assert fleet.world.reader.openings(fleet.world.now)[0] == fleet.world.now + 2_000.0
 
 
 def test_a_burst_of_what_was_under_way_counts_once(fleet: Fleet) -> None:
