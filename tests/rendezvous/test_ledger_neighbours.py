@@ -239,3 +239,17 @@ async def test_a_database_that_crashes_is_waited_for_and_nothing_answered_is_los
         assert (await ledger.call(turn(ALICE, done=(done,)))).ended[0].outcome is Status.COMPLETED
         last = await ledger.read(lambda reader: reader.last_event_id())
         assert [event.id for event in heard] == list(range(1, last + 1))
+
+
+async def test_a_plain_role_that_owns_its_database_is_enough(postgres: Postgres) -> None:
+    postgres.execute("CREATE ROLE plain LOGIN")
+    postgres.execute("CREATE DATABASE of_plain TEMPLATE template0 ENCODING 'UTF8' OWNER plain")
+    url = postgres.url("of_plain").replace("//root@", "//plain@")
+    async with opened(url, "one") as ledger:
+        await ledger.call(submission(new_task()))
+        (grant,) = (await ledger.call(turn(ALICE, want=1))).granted
+        done = DoneItem(task=grant.task.id, fence=grant.fence, cid=CID, size_bytes=1)
+        assert (await ledger.call(turn(ALICE, done=(done,)))).ended[0].outcome is Status.COMPLETED
+        assert ledger.neighbours.holds(Office.PAYER)
+    postgres.drop(url)
+    postgres.execute("DROP ROLE plain")
