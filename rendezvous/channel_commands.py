@@ -88,7 +88,8 @@ def close(workers: tuple[str, ...], every: bool, **given: Any) -> None:
     ops = [
         AddIntent(
             kind=IntentKind.EXIT,
-            key=f"{payer}:{row.payee}:{row.seen_number}",  # asking again before the chain moved asks once
+            # asking again before the chain moved asks once
+            key=f"{payer}:{row.payee}:{row.fundings}:{row.settled_wei}:{row.locked_wei}",
             sender=payer,
             amount_wei=0,
             payee=row.payee,

@@ -34,6 +34,10 @@ class ChannelStatements:
         names = tuple(column.name for column in channels.columns)
         self.channel = self._compile(sa.select(channels).where(*this).with_for_update(), "the_payer", "the_payee")
         putting = self._insert(channels).values({name: bindparam(name) for name in names})
+        #: It is looked at again: a funding of it is done.
+        self.unsee = self._compile(
+            sa.update(channels).where(*this).values(seen_number=sa.null()), "the_payer", "the_payee"
+        )
         self.put_channel = self._compile(
             putting.on_conflict_do_update(
                 index_elements=["payer", "payee"], set_={name: putting.excluded[name] for name in names[2:]}

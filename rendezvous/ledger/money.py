@@ -451,9 +451,15 @@ class _Books:
             return False
         rows = self._connection.rows(self._statements.intents_of, self._address, entry.nonce)
         self._connection.run(self._statements.finish_intents, self._now, self._address, entry.nonce)
-        for _n, kind, _state, task, generation in rows:
+        for _n, kind, _state, task, generation, payee in rows:
             self._flag(IntentKind(kind), task, generation, self._now)
+            self._look_again(kind, payee)
         return True
+
+    def _look_again(self, kind: str, payee: Address | None) -> None:
+        """What was earned while a funding was under way may want another one, once the channel is seen to hold it."""
+        if kind == IntentKind.FUND:
+            self._connection.run(self._unit.statements.channels.unsee, self._address, payee)
 
     def _flag(self, kind: IntentKind, task: TaskId | None, generation: int | None, at: float | None) -> None:
         flag = self._statements.flags.get(kind)
@@ -471,7 +477,7 @@ class _Books:
             return False
         rows = self._connection.rows(self._statements.intents_of, self._address, entry.nonce)
         self._connection.run(self._statements.unfinish_intents, self._address, entry.nonce)
-        for _n, kind, state, task, generation in rows:
+        for _n, kind, state, task, generation, _payee in rows:
             if state == IntentState.DONE:
                 self._flag(IntentKind(kind), task, generation, None)
         return True
@@ -504,7 +510,7 @@ class _Books:
         found = self._connection.rows(self._statements.intent_of, outcome.n, self._address)
         if not found or found[0][1] not in (IntentState.QUEUED, IntentState.SIGNED):
             return
-        kind, _state, key, task, generation, tries = found[0]
+        kind, _state, key, task, generation, tries, payee = found[0]
         state = IntentState.QUEUED
         if outcome.verdict is Verdict.DONE:
             state = IntentState.DONE
@@ -526,6 +532,7 @@ class _Books:
         )
         if state is IntentState.DONE:
             self._flag(IntentKind(kind), task, generation, self._now)
+            self._look_again(kind, payee)
         elif state is IntentState.VOID:
             self._give_back(task, generation, self._now)
         elif state is IntentState.PARKED and kind == IntentKind.CREATE:

@@ -151,7 +151,9 @@ class MoneyStatements:
             "the_sender",
         )
         self.intents_of = self._compile(
-            sa.select(intents.c.n, intents.c.kind, intents.c.state, intents.c.task, intents.c.generation)
+            sa.select(
+                intents.c.n, intents.c.kind, intents.c.state, intents.c.task, intents.c.generation, intents.c.payee
+            )
             .where(intents.c.sender == bindparam("the_sender"), intents.c.nonce == bindparam("the_nonce"))
             .order_by(intents.c.n),
             "the_sender",
@@ -249,6 +251,7 @@ class MoneyStatements:
                 intents.c.task,
                 intents.c.generation,
                 intents.c.tries,
+                intents.c.payee,
             ).where(intents.c.n == bindparam("the_n"), intents.c.sender == bindparam("the_sender")),
             "the_n",
             "the_sender",

@@ -346,6 +346,25 @@ def voucher_count(world: PayWorld) -> int:
     return row.covered
 
 
+async def test_what_was_earned_while_a_funding_was_under_way_is_locked_by_the_next_one(world: PayWorld) -> None:
+    submit(world, 40)
+    await world.claim_key()
+    work(world, 1)
+    await world.one_round()  # signed and mined, not final yet: its target stays
+    for number in range(1, 30):
+        world.run_task(content=bytes([number]))
+    for _ in range(3):
+        await world.rpc.call("evm_mine")
+    await world.follow()  # seen before the sender knows that it is final: nothing is asked for on top of it
+    await covered(world)
+    await covered(world)
+    row = world.reader.channel(world.signer.address, ALICE.address)
+    assert row is not None
+    assert row.covered == 30
+    assert (await world.channel(ALICE.address)).locked_wei >= 30 * REWARD
+    await check_books(world)
+
+
 async def test_a_wallet_too_empty_for_one_channel_funds_the_others(world: PayWorld) -> None:
     world.submit(new_task(reward_wei=10**22), settle=Settle.CHANNEL)
     await world.claim_key()
