@@ -35,6 +35,11 @@ def test_a_count_ends_only_clearly_below_its_threshold(count: int, lasts: bool, 
     assert check_count(count, 10, lasts=lasts) is too_many
 
 
+def test_one_is_a_threshold_too() -> None:
+    assert check_count(1, 1, lasts=False)
+    assert not check_count(0, 1, lasts=False)
+
+
 def test_zero_turns_a_rule_off() -> None:
     off = AlarmRules(success=0.0, queue_age_s=0.0)
     assert not check_success(Counts(failed=1_000), off, lasts=False)
@@ -45,3 +50,5 @@ def test_zero_turns_a_rule_off() -> None:
 def test_an_empty_queue_is_never_old() -> None:
     assert not check_queue_age(None, RULES, lasts=True)
     assert check_queue_age(100.0, RULES, lasts=False)
+    assert not check_queue_age(90.0, RULES, lasts=False)
+    assert check_queue_age(90.0, RULES, lasts=True), "shorter, but not clearly"

@@ -40,6 +40,8 @@ def test_a_profile_matures_is_ready_and_is_retired() -> None:
     refusal = check_profile("osaka", turned_away, 1, now=1e9)
     assert refusal is not None
     assert refusal.code is RefusalCode.PROFILE_RETIRED
+    assert refusal.message == "the profile osaka was turned away 3 times and is retired: use another name"
+    assert refusal.details == {"profile": "osaka", "challenges": 3}
 
 
 def test_a_maturing_profile_has_a_task_a_while_and_a_ready_one_as_many_as_there_are() -> None:
@@ -47,6 +49,11 @@ def test_a_maturing_profile_has_a_task_a_while_and_a_ready_one_as_many_as_there_
     refusal = check_profile("osaka", OSAKA, 1, now=101.0)
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.PROFILE_MATURING, MATURING_PACE_S - 1.0)
+    assert refusal.message == (
+        "the profile osaka is maturing (0 of 10 tasks accepted): one task in 60 s, the next in 59 s"
+    )
+    assert refusal.details == {"profile": "osaka", "accepted": 0}
+    assert check_profile("osaka", OSAKA, 1, now=99.5 + MATURING_PACE_S) is not None, "half a second too early"
     assert check_profile("osaka", OSAKA, 1, now=100.0 + MATURING_PACE_S) is None
     assert check_profile("osaka", READY, 1, now=100.0) is None
 
@@ -55,6 +62,7 @@ def test_a_profile_never_leaves_its_worker() -> None:
     refusal = check_profile("osaka", READY, 2, now=1e9)
     assert refusal is not None
     assert refusal.code is RefusalCode.PROFILE
+    assert refusal.message == "the profile osaka is another worker's, and never leaves it"
 
 
 def test_a_session_stays_where_it_began_while_it_is_used() -> None:
@@ -63,6 +71,10 @@ def test_a_session_stays_where_it_began_while_it_is_used() -> None:
     refusal = check_session("s", OSAKA, 2, now=160.0)
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.SESSION_ELSEWHERE, SESSION_KEPT_S - 60.0)
+    assert refusal.message == "another worker began the session s: its tasks stay there while it is used"
+    assert refusal.details == {"session": "s"}
+    lately = attrs.evolve(OSAKA, used_at=1e9)
+    assert check_session("s", lately, 2, now=1e9 + 60.0) is not None
     assert check_session("s", OSAKA, 2, now=100.0 + SESSION_KEPT_S) is None
 
 

@@ -22,6 +22,7 @@ def test_without_samples_the_first_lease_applies() -> None:
     assert lease_s({}) == FIRST_LEASE_S == 60.0
     assert lease_s({}, first_s=7.0) == 7.0
     assert lease_s({bucket_of(200.0): SAMPLES_NEEDED - 1}) == FIRST_LEASE_S
+    assert lease_s({bucket_of(200.0): SAMPLES_NEEDED}) > 3 * 200.0
 
 
 def test_the_lease_has_bounds() -> None:

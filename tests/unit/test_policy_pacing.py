@@ -98,6 +98,16 @@ def test_a_host_that_asks_for_a_delay_is_closed_while_a_grant_is_unfinished_and_
     ended = begun_and_finished(begun, begun=0, finished=1, now=NOW + 1_000.0)
     assert opens_at(ended, now=NOW + 1_000.0) == pytest.approx(NOW + 1_002.0)
     assert check_host("site.test", ended, now=NOW + 1_002.0) is None
+    assert ended.unfinished == 0, "it asks for a delay as before"
+
+
+def test_the_delay_begins_at_each_end_whatever_the_bucket_held_and_only_when_all_are_finished() -> None:
+    bucket = attrs.evolve(new_bucket(rate_per_s=0.5, burst=5.0, now=NOW), unfinished=0)
+    two = begun_and_finished(bucket, begun=2, finished=0, now=NOW)
+    one = begun_and_finished(two, begun=0, finished=1, now=NOW + 1.0)
+    assert opens_at(one, now=NOW + 1_000.0) == FOREVER
+    none = begun_and_finished(one, begun=0, finished=1, now=NOW + 10.0)
+    assert opens_at(none, now=NOW + 10.0) == pytest.approx(NOW + 12.0)
 
 
 def test_the_share_of_a_host_counts_until_then() -> None:
@@ -122,3 +132,4 @@ def test_the_swarms_own_bucket_says_when_there_is_more() -> None:
     refusal = check_swarm(refilled(bucket, taken=1, now=NOW), now=NOW)
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.SWARM_PACED, pytest.approx(0.5))
+    assert refusal.message == "the swarm sends at most 2 requests a second; the next turn is in 0.5 s"

@@ -60,6 +60,14 @@ def test_three_reports_within_the_window_are_due_for_a_quarantine() -> None:
     assert is_due(record, now=300.0)
 
 
+def test_who_is_in_quarantine_is_due_for_another_only_after_it() -> None:
+    record = quarantined(CLEAN, for_s=1_000.0, by=None, why="a test", now=0.0)
+    for number in range(QUARANTINE_AFTER):
+        record = turned_away(record, now=number * 100.0)
+    assert not is_due(record, now=300.0)
+    assert is_due(record, now=1_000.0)
+
+
 def test_reports_that_lie_far_apart_are_never_due() -> None:
     record = CLEAN
     for number in range(20):
@@ -87,7 +95,7 @@ def test_a_quarantine_is_said_with_who_and_why_and_ends() -> None:
     assert refusal.message == "this worker is in quarantine on site.test by olga for 59 s more: a test"
     assert (record.quarantines, record.reports, record.is_clean(1.0)) == (1, (), False)
     assert check_record(lifted(record), "site.test", now=1.0) is None
-    assert lifted(record).quarantines == 1
+    assert lifted(record) == Record(prefix="192.0.2.0/24", quarantines=1)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +116,7 @@ def test_a_lie_about_how_long_is_bounded_by_what_the_honest_one_was_told() -> No
     assert agreed_until(liar, [honest], now=0.0) == 120.0
     assert agreed_until(honest, [liar], now=0.0) == 120.0
     assert agreed_until(liar, [honest], now=121.0) is None
+    assert agreed_until(liar, [honest], now=120.0) is None
 
 
 def test_what_comes_from_a_quarantine_goes_to_no_newcomer_and_by_preference_to_a_clean_record() -> None:
@@ -121,6 +130,8 @@ def test_what_comes_from_a_quarantine_goes_to_no_newcomer_and_by_preference_to_a
     assert second.code is RefusalCode.PASSED_OVER
     assert check_careful(troubled, proven=True, cleaner=False, now=1.0) is None
     assert check_careful(troubled, proven=True, cleaner=True, now=WINDOW_S) is None
+    later = turned_away(now=1e6)
+    assert check_careful(later, proven=True, cleaner=True, now=1e6 + 1.0) is not None
 
 
 def test_a_worker_that_a_hundred_sites_turn_away_has_a_trouble_of_its_own() -> None:
