@@ -45,7 +45,10 @@ def test_a_flagged_network_is_refused_until_then() -> None:
     refusal = check_egress(flag, "site.test", "192.0.2.0/24", now=10.0)
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.EGRESS_FLAGGED, 50.0)
-    assert "192.0.2.0/24" in refusal.message
+    assert refusal.message == (
+        "the network 192.0.2.0/24 is kept off site.test for 50 s more: 2 workers of it are in quarantine there"
+    )
+    assert refusal.details == {"host": "site.test", "prefix": "192.0.2.0/24"}
     assert check_egress(flag, "site.test", "192.0.2.0/24", now=60.0) is None
     assert check_egress(None, "site.test", "192.0.2.0/24", now=0.0) is None
 
@@ -54,6 +57,10 @@ def test_a_second_worker_of_a_network_is_refused_where_they_are_kept_apart() -> 
     refusal = check_apart("site.test", "192.0.2.0/24", crowded=True)
     assert refusal is not None
     assert refusal.code is RefusalCode.PREFIX_TAKEN
+    assert refusal.message == (
+        "another worker of the network 192.0.2.0/24 has a task of site.test, where one at a time is wanted"
+    )
+    assert refusal.details == {"host": "site.test", "prefix": "192.0.2.0/24"}
     assert check_apart("site.test", "192.0.2.0/24", crowded=False) is None
 
 

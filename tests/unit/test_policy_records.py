@@ -124,10 +124,16 @@ def test_what_comes_from_a_quarantine_goes_to_no_newcomer_and_by_preference_to_a
     newcomer = check_careful(CLEAN, proven=False, cleaner=False, now=0.0)
     assert newcomer is not None
     assert newcomer.code is RefusalCode.NEWCOMER
+    assert newcomer.message == (
+        "the task was taken from a worker in quarantine, and none of this worker's work has been accepted yet"
+    )
     troubled = turned_away()
     second = check_careful(troubled, proven=True, cleaner=True, now=1.0)
     assert second is not None
     assert second.code is RefusalCode.PASSED_OVER
+    assert second.message == (
+        "the task was taken from a worker in quarantine: those with a clean record on its host are asked first"
+    )
     assert check_careful(troubled, proven=True, cleaner=False, now=1.0) is None
     assert check_careful(troubled, proven=True, cleaner=True, now=WINDOW_S) is None
     later = turned_away(now=1e6)
@@ -138,7 +144,11 @@ def test_a_worker_that_a_hundred_sites_turn_away_has_a_trouble_of_its_own() -> N
     assert check_troubled(TROUBLED_HOSTS - 1) is None
     refusal = check_troubled(TROUBLED_HOSTS)
     assert refusal is not None
-    assert refusal.code is RefusalCode.QUARANTINED
+    assert (refusal.code, refusal.retry_after_s) == (RefusalCode.QUARANTINED, COOL_OFF_S)
+    assert refusal.message == (
+        "100 sites turn this worker away at once: it gets nothing before some of that has passed"
+    )
+    assert refusal.details == {"hosts": TROUBLED_HOSTS}
 
 
 @given(st.integers(1, 1_000))
