@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+#: Imported once, in the process that the others are forked from; nothing of the project's is.
+PRELOADED = ("attrs", "hypothesis.stateful", "msgspec", "orjson", "pytest_asyncio", "pytest_trio", "sqlalchemy", "trio")
 #: What one mutant's tests may take, seconds; one that takes longer is stuck, and that is noticed.
 STUCK_S = 120
 
@@ -155,7 +157,8 @@ class _Served(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
 
 def survives(tree: Path, file: str, mutant: Mutant | None, pytest_arguments: Sequence[str]) -> bool:
     """Whether the tests pass all the same; they run in a process of their own. None changes nothing."""
-    import hypothesis  # noqa: F401 -- imported once, here: each process is forked from this one
+    for name in PRELOADED:
+        importlib.import_module(name)
     import pytest
 
     child = os.fork()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import attrs
 import pytest
@@ -113,10 +113,54 @@ def test_who_asks_when_it_was_told_to_is_let_in(minute: int, given_: str) -> Non
         assert check_hours("a", hours, now=now + refusal.retry_after_s - 61.0) is not None
 
 
+FORM = "a region, its time zone and its hours, such as eu=Europe/Berlin,08:00-22:00"
+OF_A_DAY = "hours of a day, such as 08:00-22:00"
+OFFSET = "an offset of less than a day, such as +02:00"
+ZONE = "a time zone that is known here, such as Europe/Berlin or +02:00; {} isn't"
+
+
 @pytest.mark.parametrize(
-    "given_", ["eu", "eu=Nowhere/Atall,08:00-22:00", "eu=UTC,8-22", "eu=UTC,25:00-26:00", "eu=UTC,08:00-08:00",
-               "eu=+99:00,08:00-09:00", "=UTC,08:00-09:00", "eu=../../etc/passwd,08:00-09:00", "eu=UTC,08:61-09:00"]
-)  # fmt: skip
-def test_hours_that_make_no_sense_are_refused(given_: str) -> None:
-    with pytest.raises(ValueError, match=r"such as|isn't"):
+    ("given_", "fault"),
+    [
+        ("eu", FORM),
+        ("eu=UTC,8-22", FORM),
+        ("=UTC,08:00-09:00", FORM),
+        ("eu=UTC,25:00-26:00", OF_A_DAY),
+        ("eu=UTC,08:00-24:01", OF_A_DAY),
+        ("eu=UTC,08:00-08:00", OF_A_DAY),
+        ("eu=UTC,08:61-09:00", OF_A_DAY),
+        ("eu=UTC,08:60-09:30", OF_A_DAY),
+        ("eu=+24:00,08:00-09:00", OFFSET),
+        ("eu=+30:00,08:00-09:00", OFFSET),
+        ("eu=-99:00,08:00-09:00", OFFSET),
+        ("eu=Nowhere/Atall,08:00-22:00", ZONE.format("Nowhere/Atall")),
+        ("eu=../../etc/passwd,08:00-09:00", ZONE.format("../../etc/passwd")),
+    ],
+)
+def test_hours_that_make_no_sense_are_refused_with_an_example(given_: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=r".") as raised:
         parse_hours(given_)
+    assert str(raised.value) == fault
+
+
+@pytest.mark.parametrize(
+    ("given_", "opens_min", "closes_min", "offset"),
+    [
+        ("eu=+00:00,08:30-22:45", 510, 1365, timedelta(0)),
+        (" eu=+05:30,00:59-24:00 ", 59, 1440, timedelta(hours=5, minutes=30)),
+        ("eu=-03:30,20:00-04:00", 1200, 240, -timedelta(hours=3, minutes=30)),
+    ],
+)
+def test_hours_are_read_to_the_minute(given_: str, opens_min: int, closes_min: int, offset: timedelta) -> None:
+    region, hours = parse_hours(given_)
+    assert (region, hours.opens_min, hours.closes_min) == ("eu", opens_min, closes_min)
+    assert hours.zone.utcoffset(None) == offset
+
+
+def test_a_second_before_it_opens_a_region_is_asked_again_in_a_second() -> None:
+    hours = dict([parse_hours("eu=+00:00,08:00-22:00")])
+    refusal = check_hours("eu", hours, now=at(7, 59) + 29.0)
+    assert refusal is not None
+    assert refusal.retry_after_s == 1.0
+    assert refusal.details == {"region": "eu"}
+    assert check_hours("eu", hours, now=at(7, 59) + 30.0) is None

@@ -68,6 +68,7 @@ def test_a_budget_doubles_when_as_much_was_accepted_and_is_halved_by_losses() ->
     assert grown(NEWCOMER_BUDGET, NEWCOMER_BUDGET - 1) == NEWCOMER_BUDGET
     assert grown(NEWCOMER_BUDGET, NEWCOMER_BUDGET) == 2 * NEWCOMER_BUDGET
     assert shrunk(NEWCOMER_BUDGET) == NEWCOMER_BUDGET // 2
+    assert shrunk(5) == 2, "tasks are counted by whole ones"
 
 
 @given(st.lists(st.booleans(), max_size=200))
@@ -83,5 +84,6 @@ def test_who_holds_as_much_as_it_may_is_refused_with_the_numbers() -> None:
     refusal = check_budget(16, 16)
     assert refusal is not None
     assert (refusal.code, refusal.details) == (RefusalCode.CLAIM_BUDGET, {"held": 16, "budget": 16})
+    assert refusal.message.startswith("this worker holds 16 tasks and may hold 16: ")
     assert check_budget(15, 16) is None
     assert check_budget(1_000, None) is None
