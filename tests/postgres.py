@@ -30,6 +30,15 @@ BINARIES: Final = Path("/usr/lib/postgresql")
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 TEMPLATE: Final = "ledger_template"
+#: Runs the server for as long as our end of its standard input is open: a test run that is killed leaves none behind.
+WHILE_WE_LIVE: Final = """
+exec 3<&0
+"$@" 3<&- </dev/null &
+server=$!
+(cat <&3 >/dev/null; kill -QUIT $server 2>/dev/null) &
+exec 3<&-
+wait $server
+"""
 
 
 def find_binary(name: str) -> Path:
@@ -87,7 +96,8 @@ class Postgres:
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [find_binary("postgres"), "-D", self.directory / "data", *given],
+                ["/bin/sh", "-c", WHILE_WE_LIVE, "sh", find_binary("postgres"), "-D", self.directory / "data", *given],
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd="/",
@@ -106,10 +116,12 @@ class Postgres:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End it: SIGINT cuts sessions and saves, SIGQUIT is its kind of crash."""
-        if self.process is not None:
-            self.process.send_signal(how)
-            self.process.wait(STOP_TIMEOUT_S)
-            self.process = None
+        if self.process is None:
+            return
+        process, self.process = self.process, None
+        with process:  # closes our end of its input
+            os.kill(int((self.directory / "data" / "postmaster.pid").read_text().split()[0]), how)
+            process.wait(STOP_TIMEOUT_S)
 
     def crash(self) -> None:
         """End it at once, without a checkpoint: what was committed is in its log alone."""
