@@ -57,7 +57,7 @@ from swarm.wire import (
 __all__ = ["DoorQueue", "open_door_queue"]
 
 TIMEOUT_S: Final = 30.0
-#: A turn names at most so many leases: a consumer that holds more pops nothing.
+#: A turn names at most so many leases: a consumer that holds as many pops nothing before some of them have ended.
 MAX_HELD: Final = 2 * MAX_SLOTS
 #: What a consumer is told that lost its delivery; anything else that the door refuses is a fault.
 _LOST: Final = frozenset(
@@ -103,6 +103,8 @@ class _Consumer:
     def take(self) -> Delivery | None:
         """Ask for one task."""
         with self._lock:
+            if not self._ready and len(self._leases) >= MAX_HELD:
+                self._turn()  # it tells which of them ran out
             if not self._ready and len(self._leases) < MAX_HELD:
                 self._ready.extend(self._turn(want=1).grants)
             if not self._ready:

@@ -300,3 +300,16 @@ def test_a_location_that_names_no_queue_is_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match=said):
             open_queue(location)
+
+
+def test_a_consumer_that_forgets_its_tasks_has_others_once_their_time_is_up(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.queue.door.MAX_HELD", 2)
+    kind = f"kind{next(_numbers)}"
+    with open_queue(root.door_url, key=root.operator_key, worker=tmp_path / "alice", kinds=(kind,)) as queue:
+        pushed = {queue.push(NewTask(kind=kind, urls=(f"https://site.test/{kind}/{path}",))) for path in range(3)}
+        had = {popped(queue).id, popped(queue).id}
+        assert queue.pop() is None  # it holds as many as a turn can name
+        assert popped(queue).id in pushed
+        assert had < pushed
