@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rendezvous.command import duration_of, find, options, settings_of
+from rendezvous.settings import Bind
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
 
 if TYPE_CHECKING:
@@ -70,13 +71,27 @@ def _ask(
     return _request(method, url, path + query, key, json=body)
 
 
+def _client(url: str, key: str) -> httpx.Client:
+    import httpx
+
+    from swarm.certificates import trust_certificates
+
+    return httpx.Client(
+        base_url=url,
+        headers={"Authorization": f"Bearer {key}"},
+        timeout=TIMEOUT_S,
+        verify=trust_certificates(),
+        # A proxy of the environment can't reach our own loopback.
+        trust_env=not Bind(host=httpx.URL(url).host, port=0).is_loopback,
+    )
+
+
 def _request(method: str, url: str, path: str, key: str, **how: Any) -> dict[str, Any]:
     import httpx
 
     try:
-        answer = httpx.request(
-            method, f"{url}{path}", headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S, **how
-        )
+        with _client(url, key) as client:
+            answer = client.request(method, path, **how)
     except httpx.HTTPError as fault:
         raise _unreachable(url, fault) from fault
     return _data_of(answer, url)
@@ -350,10 +365,7 @@ def export_queue(**given: Any) -> None:
     url, key = _door_of(given)
     out = sys.stdout.buffer
     try:
-        with (
-            httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S) as client,
-            client.stream("GET", f"{url}/v1/queue/export") as answer,
-        ):
+        with _client(url, key) as client, client.stream("GET", "/v1/queue/export") as answer:
             if not answer.is_success:
                 answer.read()
                 _data_of(answer, url)

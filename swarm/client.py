@@ -29,6 +29,7 @@ import httpx
 import msgspec
 import orjson
 
+from swarm.certificates import trust_certificates
 from swarm.content.manifest import Manifest, decode_manifest
 from swarm.content.walk import FileWalk
 from swarm.errors import ContentMismatch, DoorRefused, DoorUnreachable, MalformedInput, PeerError
@@ -161,6 +162,7 @@ class Client:
             headers={"Authorization": f"Bearer {key}"},
             timeout=timeout_s,
             transport=transport,
+            verify=trust_certificates(),
             # A proxy of the environment can't reach our own loopback.
             trust_env=httpx.URL(self.url).host not in {"127.0.0.1", "::1", "localhost"},
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.rendezvous.test_door_root import free_port, root, run
+from swarm.client import Client
+from tests.rendezvous.test_door_root import certificate, free_port, root, run
 
 NOBODY = "0" * 36
 
@@ -57,6 +59,30 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
     gone = await run(tmp_path, "acts", "--data", data)
     assert gone.code == 3
     assert "is the root running?" in gone.err
+
+
+async def test_a_door_is_trusted_by_the_machines_certificates_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate(tmp_path)
+    tls = ("--tls-cert", str(cert), "--tls-key", str(key))
+    async with root(tmp_path, "--bind", f"127.0.0.1:{free_port()}", "--p2p", "off", *tls) as running:
+        data = str(tmp_path / "data")
+        stranger = await run(tmp_path, "queue", "show", "--data", data)
+        assert (stranger.code, "certificate" in stranger.err) == (3, True), stranger.err
+
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))  # where OpenSSL is told of them
+        shown = await run(tmp_path, "queue", "show", "--data", data)
+        assert (shown.code, shown.err) == (0, "")
+        exported = await run(tmp_path, "queue", "export", "--data", data)
+        assert (exported.code, exported.err) == (0, "")
+        key_file = running.ready["operator_key_file"]
+
+        def look() -> str:
+            with Client(running.ready["door"], Path(key_file).read_text().strip()) as client:
+                return str(client.status()["mode"])
+
+        assert await asyncio.to_thread(look) == "ask"
 
 
 @pytest.mark.parametrize(
