@@ -29,9 +29,6 @@ __all__ = ["Earnings", "KeepsVouchers", "account_of", "open_earnings"]
 
 log = structlog.get_logger()
 
-#: What a root locks at first for a newcomer covers so many tasks (DESIGN §8: its claim budget).
-MAX_UNPAID: Final = 16
-
 
 class KeepsVouchers(Protocol):
     """``VoucherBook``, as far as earnings go."""
@@ -90,7 +87,7 @@ class Earnings:
         *,
         seen: Callable[[SignedVoucher], None],
         told_rpc: str | None = None,
-        max_unpaid: int = MAX_UNPAID,
+        max_unpaid: int,
         trust: Callable[[bool], None] = lambda _: None,
     ) -> None:
         #: The node that the settings name, where it may be asked.
@@ -168,7 +165,7 @@ async def open_earnings(
     payout: Address | None,
     door_url: str,
     seen: Callable[[SignedVoucher], None],
-    max_unpaid: int = MAX_UNPAID,
+    max_unpaid: int,
     trust: Callable[[bool], None] = lambda _: None,
 ) -> AsyncIterator[Earnings | None]:
     """What a worker of this swarm earns; None where nobody is named who pays.

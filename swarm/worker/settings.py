@@ -72,7 +72,7 @@ class WorkerSettings:
     )
     max_unpaid: int = setting(
         "how many accepted tasks of jobs that pay by vouchers may be without one before no more are asked for",
-        default=16,
+        default=16,  # what a root locks for a newcomer covers so many: its claim budget (DESIGN §8)
         parse=count(1, 100_000),
         unit="tasks",
     )

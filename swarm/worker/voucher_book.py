@@ -30,7 +30,7 @@ SCHEMA_VERSION: Final = 1
 #: A task that no voucher paid for within 90 days was never accepted.
 EXPECT_S: Final = 90 * 86_400.0
 
-#: What tasks are to be paid until a voucher does, and all vouchers that were taken.
+#: What tasks are to be paid until a voucher does, and of each channel the last voucher, which is worth all before it.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS accounts (
     chain_id INTEGER NOT NULL,
@@ -64,6 +64,7 @@ CREATE TABLE IF NOT EXISTS vouchers (
 """
 _EXPECT: Final = "INSERT OR REPLACE INTO expected VALUES (?, ?, ?, ?, ?)"
 _FORGET: Final = "DELETE FROM expected WHERE task = ? AND generation = ?"
+_SUPERSEDE: Final = "DELETE FROM vouchers WHERE chain_id = ? AND contract = ? AND payer = ? AND payee = ?"
 _KEEP: Final = "INSERT OR REPLACE INTO vouchers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _JOIN: Final = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?)"
 _READ: Final = (
@@ -125,14 +126,16 @@ class VoucherBook:
         await self._write([(_EXPECT, row)])
 
     async def keep_voucher(self, kept: KeptVoucher, *, tasks: Iterable[tuple[TaskId, int]]) -> None:
-        """Keep a voucher that pays for these tasks; durable when this returns.
+        """Keep a voucher that pays for these tasks, in the place of the channel's last; durable when this returns.
 
         Raises:
             StoreFull: the disk is full; nothing was written.
         """
         paid = [key for key in tasks if key in self._expected]
         forgetting = [(_FORGET, key) for key in paid]
-        await self._write([(_KEEP, _row_of(kept, at=self._clock())), *forgetting])
+        await self._write(
+            [(_SUPERSEDE, _where(kept)), (_KEEP, _row_of(kept, at=self._clock())), *forgetting],
+        )
         for key in paid:
             del self._expected[key]
 
@@ -193,15 +196,19 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _where(kept: KeptVoucher) -> tuple[Any, ...]:
+    """The channel of a voucher, as the first columns of ``vouchers`` name it."""
+    return kept.escrow.chain_id, kept.escrow.address, kept.voucher.requester, kept.voucher.worker
+
+
 def _row_of(kept: KeptVoucher, *, at: float) -> tuple[Any, ...]:
     """A row of ``vouchers``."""
     voucher = kept.voucher
-    where = (kept.escrow.chain_id, kept.escrow.address, voucher.requester, voucher.worker)
-    return (*where, str(voucher.cumulative_wei), voucher.tasks_root, kept.signature, kept.tasks, at)
+    return (*_where(kept), str(voucher.cumulative_wei), voucher.tasks_root, kept.signature, kept.tasks, at)
 
 
 def _read_all(connection: sqlite3.Connection) -> list[NotedVoucher]:
-    """All vouchers that were ever taken."""
+    """All vouchers in the book; one that an earlier version wrote may have several of a channel."""
     return [
         NotedVoucher(
             kept=KeptVoucher(

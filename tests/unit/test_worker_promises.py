@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +188,9 @@ async def test_what_was_taken_is_there_after_a_restart_and_readable_beside_a_run
     path = tmp_path / "vouchers.db"
 
     async with open_voucher_book(path, clock=lambda: 1_000.0) as book:
-        earnings = Earnings(book, ACCOUNT, seen=lambda said: seen.update({said.payer: int(said.cumulative_wei)}))
+        earnings = Earnings(
+            book, ACCOUNT, max_unpaid=16, seen=lambda said: seen.update({said.payer: int(said.cumulative_wei)})
+        )
         for each in TASKS:
             await earnings.expect(grant(each), each.result)
         with trio.fail_after(20):
@@ -199,12 +203,16 @@ async def test_what_was_taken_is_there_after_a_restart_and_readable_beside_a_run
 
     seen.clear()
     async with open_voucher_book(path, clock=lambda: 2_000.0) as book:
-        earnings = Earnings(book, ACCOUNT, seen=lambda said: seen.update({said.payer: int(said.cumulative_wei)}))
+        earnings = Earnings(
+            book, ACCOUNT, max_unpaid=16, seen=lambda said: seen.update({said.payer: int(said.cumulative_wei)})
+        )
         assert seen == {PAYER: 2 * REWARD + 1}
         with trio.fail_after(20):
             await earnings.take([told(2, 5)])  # what was done before the restart is known still
         assert earnings.last is not None
         assert earnings.last.tasks == 5
+    with contextlib.closing(sqlite3.connect(path)) as file:  # one voucher is worth all before it
+        assert file.execute("SELECT count(*), max(tasks) FROM vouchers").fetchall() == [(1, 5)]
     assert [noted.kept.tasks for _, noted in read_book(path) if noted is not None] == [5]
 
 
@@ -221,7 +229,9 @@ async def test_a_full_disk_keeps_the_last_voucher_and_the_next_one_makes_up(tmp_
                     raise StoreFull("disk")
                 await book.keep_voucher(kept, **given)
 
-        earnings = Earnings(Disk(), ACCOUNT, seen=lambda said: seen.update({said.payer: int(said.cumulative_wei)}))
+        earnings = Earnings(
+            Disk(), ACCOUNT, max_unpaid=16, seen=lambda said: seen.update({said.payer: int(said.cumulative_wei)})
+        )
         for each in TASKS:
             await earnings.expect(grant(each), each.result)
         with trio.fail_after(20):
@@ -234,7 +244,7 @@ async def test_a_full_disk_keeps_the_last_voucher_and_the_next_one_makes_up(tmp_
 
 async def test_tasks_that_are_paid_another_way_are_not_expected(tmp_path: Path) -> None:
     async with open_voucher_book(tmp_path / "vouchers.db", clock=lambda: 1_000.0) as book:
-        earnings = Earnings(book, ACCOUNT, seen=lambda said: None)
+        earnings = Earnings(book, ACCOUNT, max_unpaid=16, seen=lambda said: None)
         await earnings.expect(grant(TASKS[0], voucher_wei=None), TASKS[0].result)
         assert book.expected(TASKS[0].task, 1) is None
 
@@ -288,7 +298,9 @@ async def test_a_swarm_elsewhere_names_no_node_in_this_machines_network(
 ) -> None:
     paid = EthereumSettings(network="hardhat", chain_id=31337, contract=OTHER, payer=PAYER, rpc=rpc)
     path = tmp_path / "vouchers.db"
-    async with open_earnings(paid, path, address=PAYEE, payout=None, door_url=door, seen=lambda said: None) as earnings:
+    async with open_earnings(
+        paid, path, address=PAYEE, payout=None, max_unpaid=16, door_url=door, seen=lambda said: None
+    ) as earnings:
         assert earnings is not None
     ((account, noted),) = read_book(path)
     assert (account.rpc, noted) == (rpc if kept else None, None)
