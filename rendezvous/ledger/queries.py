@@ -184,11 +184,13 @@ class LedgerReader:
         return [event_view(row) for row in self._rows(statement)]
 
     def oldest_ready_since(self) -> float | None:
-        """Since when the first submitted of the ready tasks is ready, ledger seconds; None where none is."""
-        # by seq: an index has it, so that this stays a matter of milliseconds with a million tasks ready
-        first = sa.select(sa.func.min(t.tasks.c.seq)).where(
-            t.tasks.c.status == sa.literal_column(f"'{Status.PENDING.value}'")
-        )
+        """Since when the first submitted of the tasks that are first in their lines is ready, ledger seconds.
+
+        Returns:
+            None where none is ready.
+        """
+        # Of the lanes: the least number of all ready tasks would be looked for among all that were ever finished.
+        first = sa.select(sa.func.min(t.lanes.c.head_seq))
         statement = (
             sa.select(t.events.c.at)
             .join(t.tasks, t.tasks.c.last_event == t.events.c.id)

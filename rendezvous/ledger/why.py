@@ -47,7 +47,7 @@ def why_not(
     row = found[0]
     demand = demand_of(row.key)
     bucket = _bucket(row)
-    swarm = _swarm(read)
+    swarm = _swarm(read) if settings.swarm_rate_per_s > 0 else None
     asking = read_asking(read, workers, row.n, newcomer_budget=settings.newcomer_budget, now=now)
     suspicious = _with_suspects(read) if demand.suspect else set()
     rules = read_rules(read, settings.region_hours)
@@ -92,7 +92,7 @@ def _bucket(row: Any) -> Bucket:
 
 
 def _swarm(read: _Rows) -> Bucket | None:
-    """The bucket of the whole swarm, where it ever had one."""
+    """The bucket of the whole swarm, where anything was ever taken of it."""
     found = read(sa.select(t.hosts).where(t.hosts.c.host == EVERYWHERE))
     return _bucket(found[0]) if found else None
 

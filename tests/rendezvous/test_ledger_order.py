@@ -104,7 +104,7 @@ def test_requeued_work_takes_tokens_like_any_other(tmp_path: Path) -> None:
 
 def test_a_pace_of_the_swarm_that_is_changed_at_a_start_holds_at_once(tmp_path: Path) -> None:
     world = World(tmp_path / "ledger.sqlite", attrs.evolve(FAST, swarm_rate_per_s=2.0, swarm_burst=3.0))
-    world.submit(*(new_task() for _ in range(50)))
+    *_, last = world.submit(*(new_task() for _ in range(50)))
     world.claim(ALICE, 1)
     world.close()
     world.settings = attrs.evolve(FAST, swarm_rate_per_s=1.0, swarm_burst=1.0)
@@ -113,6 +113,7 @@ def test_a_pace_of_the_swarm_that_is_changed_at_a_start_holds_at_once(tmp_path: 
     world.close()
     world.settings = FAST
     world.open()
+    assert world.reader.refusals(last, [(ALICE, NOOP)], now=world.now) == [(ALICE, None)]
     assert len(world.claim(ALICE, 10)) == 10
     world.close()
 

@@ -230,3 +230,17 @@ def test_what_is_remembered_for_a_while_is_forgotten(world: World) -> None:
     assert world.value("SELECT count(*) FROM challenges") == 0
     assert world.value("SELECT count(*) FROM invites") == 0
     assert world.value("SELECT count(*) FROM idempotency") == 0
+
+
+def test_the_oldest_ready_task_is_told_whatever_was_finished_before_it(world: World) -> None:
+    assert world.reader.oldest_ready_since() is None
+    began = world.now
+    world.one(host="one.test")
+    world.later(10.0)
+    world.one(host="two.test")
+    assert world.reader.oldest_ready_since() == began
+    assert len(world.claim(ALICE, 2)) == 2
+    assert world.reader.oldest_ready_since() is None
+    world.later(10.0)
+    world.one(host="one.test")
+    assert world.reader.oldest_ready_since() == world.now
