@@ -6,7 +6,10 @@ stored lately is spared: its completion may still be on its way.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
+from typing import Final
 
 import structlog
 
@@ -24,6 +27,9 @@ from swarm.wire import MAX_MANIFEST_BYTES
 __all__ = ["collect", "collect_from", "kept_contents"]
 
 log = structlog.get_logger()
+
+#: Results whose names are read from the ledger at once.
+RESULTS_AT_ONCE: Final = 1_000
 
 
 async def collect(settings: RootSettings, directory: RootDirectory, *, min_age_s: float) -> tuple[int, int]:
@@ -52,7 +58,7 @@ async def collect_from(
 
     Args:
         store: any of the root's.
-        reader: used on this loop, a page of results at a time.
+        reader: asked in threads, a page of results at a time.
         min_age_s: spare what was put so lately.
 
     Returns:
@@ -76,18 +82,28 @@ async def kept_contents(reader: LedgerReader, store: RootStore) -> set[Cid]:
             everything than lose a result.
     """
     kept: set[Cid] = set()
-    for cid in reader.result_cids():
-        if cid in kept:
-            continue
-        body = await store.read(cid, MAX_MANIFEST_BYTES)
-        try:
-            manifest = decode_manifest(body) if body is not None else None
-        except MalformedInput:
-            manifest = None
-        if manifest is None:
-            raise ConfigurationError(
-                f"the result {cid} can't be read, so nothing was deleted", hint="bring the block back from a copy"
-            )
-        kept.add(cid)
-        kept.update(ref.cid for ref in manifest.named())
+    results = reader.result_cids()
+    while page := await asyncio.to_thread(lambda: list(itertools.islice(results, RESULTS_AT_ONCE))):
+        for cid in page:
+            if cid not in kept:
+                kept.add(cid)
+                kept.update(await _named(cid, store))
     return kept
+
+
+async def _named(cid: Cid, store: RootStore) -> list[Cid]:
+    """What a result's manifest names.
+
+    Raises:
+        ConfigurationError: it can't be read.
+    """
+    body = await store.read(cid, MAX_MANIFEST_BYTES)
+    try:
+        manifest = decode_manifest(body) if body is not None else None
+    except MalformedInput:
+        manifest = None
+    if manifest is None:
+        raise ConfigurationError(
+            f"the result {cid} can't be read, so nothing was deleted", hint="bring the block back from a copy"
+        )
+    return [ref.cid for ref in manifest.named()]

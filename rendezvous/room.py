@@ -94,10 +94,9 @@ class _RoomyStore:
 
     async def stop(self) -> None:
         """End what is under way."""
-        if self._collecting is not None:
-            self._collecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._collecting
+        if (collecting := self._collecting) is not None:
+            collecting.cancel()
+            await asyncio.wait({collecting})  # awaited by itself its cancellation couldn't be told from our own
 
     async def get(self, cid: Cid) -> bytes | None:
         """See ``RootStore``."""

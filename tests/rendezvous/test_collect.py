@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from rendezvous import collect as collect_module
-from rendezvous.collect import collect
+from rendezvous.collect import collect, collect_from
 from rendezvous.directory import find_directory
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.room import COLLECT_EVERY_S, make_room
@@ -129,3 +132,48 @@ async def test_a_full_store_whose_ledger_is_away_is_full(tmp_path: Path) -> None
         with pytest.raises(StoreFull):
             await store.put(raw_cid(b"12345"), b"12345")
     assert collector.times == 1
+
+
+async def test_who_is_cancelled_while_a_collection_ends_is_cancelled(tmp_path: Path) -> None:
+    full = DirectoryStore(BlockStore(tmp_path, max_bytes=4))
+    begun, ending, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    puts: list[asyncio.Task[None]] = []
+
+    async def collect_slowly() -> tuple[int, int]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await may_end.wait()
+        return 0, 0
+
+    async def serve() -> None:
+        async with make_room(full, collect_slowly) as store:
+            puts.append(asyncio.create_task(store.put(raw_cid(b"12345"), b"12345")))
+            await begun.wait()
+
+    async with asyncio.timeout(5):
+        serving = asyncio.create_task(serve())
+        await ending.wait()
+        serving.cancel()
+        await asyncio.wait({serving})
+        may_end.set()
+        assert serving.cancelled()
+        assert isinstance((await asyncio.gather(*puts, return_exceptions=True))[0], StoreFull)
+
+
+async def test_the_ledger_is_read_for_a_collection_while_the_loop_goes_on(tmp_path: Path) -> None:
+    goes_on = threading.Event()
+
+    class SlowReader:
+        def result_cids(self) -> Iterator[str]:
+            assert goes_on.wait(5.0), "the loop stood still while the ledger was read"
+            yield from ()
+
+    store = DirectoryStore(BlockStore(tmp_path, max_bytes=None))
+    await store.put(raw_cid(b"old"), b"old")
+    collecting = asyncio.create_task(collect_from(store, cast(Any, SlowReader()), min_age_s=-10.0))
+    await asyncio.sleep(0)
+    goes_on.set()
+    assert (await collecting)[0] == 1
