@@ -17,7 +17,7 @@ __all__ = ["Alert", "Alerts", "Told"]
 
 log = structlog.get_logger()
 
-#: More at once than this are counted in the log only: a fleet that burns is one trouble, not a thousand.
+#: More at once than this aren't kept, and the log says so once: a fleet that burns is one trouble, not a thousand.
 MOST: Final = 200
 
 
@@ -75,6 +75,7 @@ class Alerts:
         self._lasting: Final[dict[tuple[str, str], Alert]] = {}
         self._followed: Final[set[tuple[str, str]]] = set()
         self._listeners: Final[list[Listener]] = []
+        self._is_full = False
 
     @property
     def active(self) -> tuple[Alert, ...]:
@@ -119,7 +120,9 @@ class Alerts:
             code=code, message=message, hint=hint, since=began if known is None else known.since, subject=subject
         )
         if known is None and len(self._lasting) >= MOST:
-            log.warning("alert_not_listed", code=code, subject=subject, message=message, active=len(self._lasting))
+            if not self._is_full:  # whoever sees a trouble says so again every few seconds
+                log.warning("alerts_not_listed", active=len(self._lasting), code=code, subject=subject, message=message)
+            self._is_full = True
             return
         self._lasting[code, subject] = alert
         if known is None:
@@ -130,6 +133,7 @@ class Alerts:
         """Say that a trouble is over; nothing happens where there was none."""
         alert = self._lasting.pop((code, subject), None)
         if alert is not None:
+            self._is_full = False
             log.info("alert_ended", code=code, subject=subject, lasted_s=round(self._wall() - alert.since, 1))
             self._tell(alert, False)
 

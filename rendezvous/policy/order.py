@@ -19,6 +19,8 @@ __all__ = ["AGEING_S", "TIER_SHARES", "Shares", "rank"]
 AGEING_S: Final = 600.0
 #: DESIGN §8: "tiers interactive and bulk 70/30".
 TIER_SHARES: Final[Mapping[str, float]] = {"interactive": 70.0, "bulk": 30.0}
+#: Tiers that are remembered beside the named ones: anybody who submits can name new ones.
+UNNAMED_MOST: Final = 1_000
 
 
 def rank(priority: int, created_at: float) -> float:
@@ -44,9 +46,13 @@ class Shares:
         positive = {tier: share for tier, share in shares.items() if share > 0}
         self._least: Final = min(positive.values(), default=1.0)
         self._shares: Final = positive
-        self._passes: Final[dict[str, float]] = {}
+        self._passes: dict[str, float] = {}
         #: Where the tier that was last served stood: others can't be further behind.
         self._now = 0.0
+
+    def __len__(self) -> int:
+        """How many tiers are remembered."""
+        return len(self._passes)
 
     def next(self, tiers: Collection[str]) -> str:
         """Which of these tiers, which all have ready work, is served next."""
@@ -62,4 +68,6 @@ class Shares:
         """Note that a task of the tier was granted."""
         place = max(self._passes.get(tier, 0.0), self._now)
         self._now = place
+        if tier not in self._passes and len(self._passes) >= len(self._shares) + UNNAMED_MOST:
+            self._passes = {known: at for known, at in self._passes.items() if known in self._shares}
         self._passes[tier] = place + 1.0 / self._share(tier)

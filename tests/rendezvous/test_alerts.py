@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from structlog.testing import capture_logs
 
 from rendezvous import watch as watch_module
 from rendezvous.alerts import Alert, Alerts
@@ -70,9 +71,17 @@ def test_alerts_of_somebody_else_begin_and_end_with_theirs() -> None:
 
 def test_a_burning_fleet_fills_no_list_without_end() -> None:
     alerts, told = _alerts()
-    for number in range(300):
-        alerts.begin("low", "x", hint="y", subject=str(number))
+    with capture_logs() as logs:
+        for _ in range(3):  # whoever sees a trouble says so again and again
+            for number in range(300):
+                alerts.begin("low", "x", hint="y", subject=str(number))
     assert len(alerts.active) == len(told) == 200
+    assert [line["active"] for line in logs if line["event"] == "alerts_not_listed"] == [200]
+    alerts.end("low", "0")
+    with capture_logs() as logs:
+        for number in range(300, 310):
+            alerts.begin("low", "x", hint="y", subject=str(number))
+    assert [line["event"] for line in logs] == ["alert_began", "alerts_not_listed"]
 
 
 def test_a_tally_forgets_what_is_older_than_its_window() -> None:

@@ -69,3 +69,12 @@ def test_no_tier_waits_longer_than_its_share_says(others: list[str]) -> None:
         shares.served(shares.next(("a", "b", "c")))
         waited += 1
         assert waited <= 10 + len(others) * 10
+
+
+def test_tiers_that_strangers_name_are_not_remembered_for_ever_and_take_nothing_from_the_named_ones() -> None:
+    shares = Shares(TIER_SHARES)
+    served(shares, 100, "interactive", "bulk")
+    for number in range(5_000):
+        shares.served(f"tier-{number}")
+    assert len(shares) <= 1_002
+    assert served(shares, 1_000, "interactive", "bulk") == {"interactive": 700, "bulk": 300}
