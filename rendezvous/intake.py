@@ -26,6 +26,7 @@ from rendezvous.door.metrics import Metrics
 from rendezvous.door.submit import TASKS_A_SLICE, check_reward, prepare
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
+from rendezvous.wiring import OPERATOR
 from swarm.errors import ConfigurationError, LedgerUnavailable, MalformedInput, QueueUnreachable
 from swarm.model import Refusal, Status
 from swarm.queue.messages import parse_message
@@ -40,8 +41,6 @@ log = structlog.get_logger()
 
 #: What an intake's URL may say beyond the queue's own options.
 INTAKE_OPTIONS: Final = (*QUEUE_OPTIONS, "owner", "dedupe", "backlog")
-#: Whose the tasks are, unless the URL says it; its submissions are charged to nobody.
-OPERATOR: Final = "operator"
 #: Messages of one round: they are one group of the ledger, and acknowledged together.
 MESSAGES_A_ROUND: Final = 256
 #: With so many tasks waiting in the ledger nothing is taken.
@@ -65,7 +64,7 @@ class Intake:
         queue: where messages are.
         ledger: where tasks go.
         network_id: of this swarm: with it the queue's job is the same at every start.
-        owner: whose the tasks are.
+        owner: whose the tasks are; the operator's are charged to nobody.
         paid: whether there is a contract to pay rewards from.
         dedupe: whether the same task pushed again is a duplicate, as in a submission; else each message is a task.
         backlog: how many waiting tasks of the ledger are enough.

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from rendezvous.policy.alarms import AlarmRules
+from rendezvous.policy.budget import NEWCOMER_BUDGET
 from rendezvous.policy.hours import Hours, parse_hours
 from swarm.errors import ConfigurationError
 from swarm.settings import bytes_size, choice, count, directory, duration_s, number, setting, switch, text
@@ -22,6 +24,7 @@ __all__ = ["Bind", "RootSettings"]
 DEFAULT_DATA: Final = Path("~/.local/share/task-swarm/root").expanduser()
 #: As ``swarm.wire.TierText``.
 _TIER: Final = re.compile(r"[a-z][a-z0-9_-]{0,19}")
+_ALARMS: Final = AlarmRules()
 LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 Admission = Literal["invite", "allowlist", "open"]
@@ -182,7 +185,7 @@ class RootSettings:
     )
     newcomer_budget: int = setting(
         "how many tasks a worker may hold before any of its work was accepted; 0 is no limit, ever",
-        default=16,
+        default=NEWCOMER_BUDGET,
         parse=count(0, 10_000),
     )
     tier: tuple[tuple[str, float], ...] = setting(
@@ -282,23 +285,23 @@ class RootSettings:
     )
     alert_success: float = setting(
         "alert when less than this share of a worker's last attempts succeeded; 0 is never",
-        default=0.5,
+        default=_ALARMS.success,
         parse=number(0.0, 1.0),
     )
     alert_queue_age: float = setting(
         "alert when the oldest ready task has waited for so long; 0 is never",
-        default=3_600.0,
+        default=_ALARMS.queue_age_s,
         parse=duration_s,
         unit="s",
     )
     alert_expiries: int = setting(
         "alert when so many leases, or tasks, ran out within ten minutes; 0 is never",
-        default=20,
+        default=_ALARMS.expiries,
         parse=count(0, 1_000_000),
     )
     alert_blocks: int = setting(
         "alert when a site blocked so many requests within ten minutes; 0 is never",
-        default=5,
+        default=_ALARMS.blocks,
         parse=count(0, 1_000_000),
     )
     ready_file: Path | None = setting(

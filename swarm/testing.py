@@ -148,11 +148,6 @@ class MemoryDoor:
         self.tasks[task].status = Status.WAITING
         self.tasks[task].fence = self._next_fence()
 
-    def offer_again(self, task: str) -> None:
-        """Make a task pending, and nudge."""
-        self.tasks[task].status = Status.PENDING
-        self._tell(Nudge())
-
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a turn, or one that was said in vain, has made a condition true."""
         while not condition():

@@ -180,9 +180,11 @@ def _read(number: int, raw: bytes, *, owner: str, fallback: JobId, paid: bool) -
         return Refusal(RefusalCode.UNSTORABLE_TEXT, unstorable)
     job = where.job or fallback
     task = prepare(message.task, job=job)
-    refusal = task if isinstance(task, Refusal) else check_reward(task, paid=paid)
-    if isinstance(task, Refusal) or refusal is not None:
-        return refusal or Refusal(RefusalCode.INTERNAL, "the task can't be read")
+    if isinstance(task, Refusal):
+        return task
+    unpayable = check_reward(task, paid=paid)
+    if unpayable is not None:
+        return unpayable
     return _Line(number=number, task=task, owner=where.owner or owner, job=job), where.id
 
 

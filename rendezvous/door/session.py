@@ -45,7 +45,6 @@ CLOSE_REPLACED: Final = 4000
 CLOSE_REVOKED: Final = 4001
 CLOSE_GOING_AWAY: Final = 1001
 CLOSE_POLICY: Final = 1008
-CLOSE_INTERNAL: Final = 1011
 #: A half-open connection is noticed within half as long again (facts/skeleton.md §4), seconds.
 HEARTBEAT_S: Final = 20.0
 #: A worker that doesn't take an answer in this time is cut, seconds.

@@ -25,6 +25,9 @@ __all__ = ["verify_all"]
 #: How many missing blocks a refusal names.
 SHOWN_MISSING = 10
 
+#: A manifest, and how long its bytes are.
+_Read = tuple[Manifest, int]
+
 
 async def verify_all(
     reported: Sequence[Done], *, worker: WorkerRef, payout: Address, network_id: str, store: RootStore, ledger: Ledger
@@ -77,10 +80,6 @@ async def verify_all(
             looks.append(look(done, read))
     seen = iter(await asyncio.gather(*looks)) if looks else iter(())
     return [one if one is not None else next(seen) for one in checked]
-
-
-#: A manifest, and how long its bytes are.
-_Read = tuple[Manifest, int]
 
 
 def _read(cid: Cid, body: bytes) -> _Read | Refusal:

@@ -37,7 +37,6 @@ __all__ = [
     "fail_by_hand",
     "keep_apart",
     "lift",
-    "note",
     "pause",
     "quarantine",
     "resume",

@@ -18,7 +18,7 @@ import attrs
 from rendezvous.ledger.allowances import give_back
 from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.money_ops import AdoptVoucher, IntentKind, IntentState, SeeChannels
-from rendezvous.policy.collateral import BUDGET_UNLIMITED, collateral_target_wei
+from rendezvous.policy.collateral import AHEAD_WITHOUT_BUDGET, collateral_target_wei
 from swarm.content.cid import parse_cid
 from swarm.model import Address, Cid, TaskId, Wei
 from swarm.vouchers import EMPTY_TASKS_ROOT, chain_task_id, next_tasks_root
@@ -174,7 +174,7 @@ class Channels:
     def _budget(self, number: int) -> int:
         self._unit.know_workers({number})
         worker = self._unit.memory.workers[number]
-        return worker.budget or self._unit.settings.newcomer_budget or BUDGET_UNLIMITED
+        return worker.budget or self._unit.settings.newcomer_budget or AHEAD_WITHOUT_BUDGET
 
     def see(self, payee: Address, *, locked_wei: Wei, settled_wei: Wei, exit_at: int | None, number: int) -> bool:
         """Take in what the chain has of a channel; False where a later block was seen already."""

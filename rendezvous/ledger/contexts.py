@@ -13,9 +13,8 @@ from rendezvous.policy.eligibility import Contexts, Demand
 
 __all__ = ["begin_context", "context_of", "contexts_of", "note_accepted_profile", "note_challenged"]
 
-#: The counters of contexts that were begun, and of profiles that were retired.
+#: The counter of contexts that were begun.
 CONTEXT = "context"
-RETIRED = "retired_profile"
 
 
 def context_of(columns: Any) -> Context:
@@ -85,8 +84,6 @@ def note_challenged(unit: Unit, demand: Demand) -> None:
     if name is None or known is None:
         return
     after = challenged(known)
-    if state_of(after) is ProfileState.RETIRED and state_of(known) is not ProfileState.RETIRED:
-        unit.next(RETIRED)
-        if demand.careful:
-            unit.next(SECOND_ORDER)
+    if demand.careful and ProfileState.RETIRED is state_of(after) is not state_of(known):
+        unit.next(SECOND_ORDER)
     _keep(unit, ContextKind.PROFILE, name, after)

@@ -29,10 +29,6 @@ from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 __all__ = ["assign", "grant"]
 
 _VIA: Final = {via.value: via for via in Via}
-#: How many tasks of one lane are read ahead, at most, where its host gives as many.
-WINDOW: Final = 1_024
-#: How many tasks of paused jobs one transaction sets aside, at most: some ten milliseconds of the writer.
-PARKED_MOST: Final = 1_000
 
 
 @attrs.frozen

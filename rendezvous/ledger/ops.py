@@ -551,9 +551,8 @@ class ActView(_Value, frozen=True, kw_only=True):
     n: int
     at: float
     who: str
-    #: paused, resumed, kept_apart, let_together, egress_flagged, quarantined, quarantine_lifted,
-    #: version_approved, version_withdrawn, failed, revoked, admitted,
-    #: removed
+    #: paused, resumed, kept_apart, let_together, egress_flagged, quarantined, quarantine_lifted, version_approved,
+    #: version_withdrawn, failed, revoked, admitted, removed
     act: str
     #: ``swarm``, ``host HOST``, ``job ID``, ``ADDRESS:INSTANCE on HOST``, ``NAME VERSION``, tasks, whose keys they were
     subject: str

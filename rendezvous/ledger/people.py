@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rendezvous.ledger.acts import note
 from rendezvous.ledger.endings import give_back
 from rendezvous.ledger.ops import (
     Admit,
@@ -18,6 +17,7 @@ from rendezvous.ledger.ops import (
     SeeWorkers,
     WorkerRef,
 )
+from rendezvous.ledger.rules import note
 from rendezvous.ledger.unit import Unit, as_json
 from swarm.model import Actor, Address, Refusal, RefusalCode, Role, Status
 

@@ -11,7 +11,7 @@ import attrs
 
 __all__ = ["WINDOW_S", "AlarmRules", "Counts", "check_count", "check_queue_age", "check_success"]
 
-#: What is counted is what happened in the last ten minutes, as strikes are (``STRIKE_WINDOW_S`` of the fleet document).
+#: What is counted is what happened in the last ten minutes, the window of the published fleet's own alarms.
 WINDOW_S: Final = 600.0
 #: Below so many outcomes a share says nothing.
 OUTCOMES_LEAST: Final = 20

@@ -11,12 +11,12 @@ from typing import Final
 
 from swarm.model import Wei
 
-__all__ = ["BUDGET_UNLIMITED", "collateral_target_wei"]
+__all__ = ["AHEAD_WITHOUT_BUDGET", "collateral_target_wei"]
 
 #: Tasks that are paid for ahead where the operator sets no claim budget.
-BUDGET_UNLIMITED: Final = 16
-#: A channel is topped up when less than this share of the budget is left.
-REFILL_SHARE: Final = 2
+AHEAD_WITHOUT_BUDGET: Final = 16
+#: A channel is topped up when less than one in so many of the tasks that are paid for ahead is left.
+REFILL_BELOW_ONE_IN: Final = 2
 
 
 def collateral_target_wei(*, owed_wei: Wei, held_wei: Wei, budget: int, reward_wei: Wei, live: int) -> Wei | None:
@@ -33,6 +33,6 @@ def collateral_target_wei(*, owed_wei: Wei, held_wei: Wei, budget: int, reward_w
         None where it holds enough.
     """
     ahead_wei = min(budget, live) * reward_wei
-    if held_wei >= owed_wei + ahead_wei // REFILL_SHARE:
+    if held_wei >= owed_wei + ahead_wei // REFILL_BELOW_ONE_IN:
         return None
     return owed_wei + ahead_wei

@@ -19,7 +19,6 @@ from swarm.wire import JobView
 
 __all__ = [
     "age",
-    "bytes_text",
     "counts_text",
     "number_of",
     "print_json",
@@ -103,11 +102,3 @@ def age(seconds: float) -> str:
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
-
-
-def bytes_text(count: float) -> str:
-    """A size in its largest fitting unit: ``12 B``, ``3.4 kB``, ``5.6 MB``."""
-    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= unit_bytes:
-            return f"{count / unit_bytes:.1f} {unit}"
-    return f"{count:.0f} B"

@@ -2,11 +2,11 @@
 
 A queue named ``pages`` is these keys:
 
-- ``pages``: the inbox, where other programs push: a list, a set or a sorted set; never written to by us;
+- ``pages``: the inbox, where other programs push: a list, a set or a sorted set; we only take from it;
 - ``{pages}:fresh`` and ``{pages}:retry``: the two buckets, sorted by rank (9 − priority), then by arrival;
 - ``{pages}:tasks``: id → the message as it came; ``{pages}:about``: id → rank, deliveries, token, dedupe key;
 - ``{pages}:flight``: id by the time at which its consumer loses it; this is the processing list;
-- ``{pages}:dead``: the dead letters with their reasons, the newest first;
+- ``{pages}:dead``: the dead letters with their reasons, the newest first, 10,000 at most;
 - ``{pages}:held`` and ``{pages}:kept``: dedupe key → id, and until when once that task is done;
 - ``{pages}:totals``: counters.
 
@@ -30,6 +30,8 @@ local most, visible_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local RANK = 17592186044416  -- 2^44 arrivals fit between two ranks; a score has 53 bits
+local DEAD_MOST = 10000  -- at 64 KiB each some 600 MB of Redis' memory; beyond that the oldest go
+local AT_ONCE = 100  -- what one script gives back or forgets on the way: a millisecond of Redis
 
 local function count(name, by) return redis.call('HINCRBY', totals, name, by) end
 local function look(id)
@@ -48,7 +50,7 @@ local function bury(id, state, reason)
   local message = redis.call('HGET', tasks, id)
   local letter = {id = id, message = message, reason = reason, deliveries = state.n, at = now / 1000, rank = state.rank}
   redis.call('LPUSH', dead, cjson.encode(letter))
-  redis.call('LTRIM', dead, 0, 9999)
+  redis.call('LTRIM', dead, 0, DEAD_MOST - 1)
   if state.key then redis.call('HDEL', held, state.key) end
   forget(id)
   count('dead', 1)
@@ -69,7 +71,7 @@ local function mine(id, token)
   return state and state.token == token and state
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', flight, '-inf', now, 'LIMIT', 0, 100)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', flight, '-inf', now, 'LIMIT', 0, AT_ONCE)) do
   local state = look(id)
   if state then
     count('expired', 1)
@@ -123,7 +125,7 @@ for i = 3, #ARGV, 5 do
     ids[#ids + 1] = id
   end
 end
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', kept, '-inf', now, 'LIMIT', 0, 100)) do
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', kept, '-inf', now, 'LIMIT', 0, AT_ONCE)) do
   redis.call('ZREM', kept, key)
   redis.call('HDEL', held, key)
 end
@@ -137,11 +139,13 @@ POP: Final = (
     _BEGIN
     + """
 local wanted, prefix, front = tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local TAKEN_IN = 64  -- messages that a pop takes in at least, so that urgent ones among them come first
+local LOOKED_AT_BYTES = 70000  -- above the longest message that can be a task
 local shape = redis.call('TYPE', inbox).ok
 if shape ~= 'none' and shape ~= 'list' and shape ~= 'set' and shape ~= 'zset' then
   return redis.error_reply('WRONGTYPE the key ' .. inbox .. ' holds a ' .. shape)
 end
-for i = 1, shape == 'none' and 0 or math.max(wanted, 64) do
+for i = 1, shape == 'none' and 0 or math.max(wanted, TAKEN_IN) do
   local message
   if shape == 'list' then
     message = redis.call(front == 'left' and 'LPOP' or 'RPOP', inbox)
@@ -152,7 +156,7 @@ for i = 1, shape == 'none' and 0 or math.max(wanted, 64) do
   end
   if not message then break end
   local rank = 4
-  if #message < 70000 and string.find(message, '^%s*{') then
+  if #message < LOOKED_AT_BYTES and string.find(message, '^%s*{') then
     local read, fields = pcall(cjson.decode, message)
     local said = read and type(fields) == 'table' and fields.priority
     if type(said) == 'number' and said >= 0 and said <= 9 then rank = 9 - math.floor(said) end

@@ -22,7 +22,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.policy.pauses import Scope
 from rendezvous.policy.retry import RetryRules
 from swarm.model import Refusal, RefusalCode, Status, TaskId
-from tests.rendezvous.ledger_world import ALICE, BOB, NOOP, World, check_consistency, facts, new_task
+from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, NOOP, World, check_consistency, facts, new_task
 
 OTHER = "other.test"
 
@@ -176,7 +176,7 @@ def test_a_quarantined_worker_gives_back_that_hosts_work_and_keeps_the_rest(worl
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.QUARANTINED, 600.0)
     assert "it sends nonsense" in refusal.message
-    brand_new = refusal_of(world, here, BOB)
+    brand_new = refusal_of(world, here, CAROL)
     assert brand_new is not None
     assert brand_new.code is RefusalCode.NEWCOMER
     assert acts(world) == [("olga", "quarantined", f"{ALICE.address}:{ALICE.instance} on site.test", op.why)]
