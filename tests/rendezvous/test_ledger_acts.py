@@ -179,6 +179,7 @@ def test_a_quarantined_worker_gives_back_that_hosts_work_and_keeps_the_rest(worl
     brand_new = refusal_of(world, here, CAROL)
     assert brand_new is not None
     assert brand_new.code is RefusalCode.NEWCOMER
+    assert refusal_of(world, here, BOB) is None
     assert acts(world) == [("olga", "quarantined", f"{ALICE.address}:{ALICE.instance} on site.test", op.why)]
 
 
