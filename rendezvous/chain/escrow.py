@@ -20,7 +20,6 @@ from swarm.errors import MalformedInput
 from swarm.model import Address, Cid, Wei
 
 __all__ = [
-    "MAX_REWARD_WEI",
     "NO_ADDRESS",
     "NO_CHANNEL",
     "ChainChannel",
@@ -53,8 +52,6 @@ __all__ = [
     "without_choices",
 ]
 
-#: ``uint96``.
-MAX_REWARD_WEI: Final = 2**96 - 1
 NO_ADDRESS: Final = "0x" + "00" * 20
 _SELECTOR_BYTES: Final = 4
 _WORD_BYTES: Final = 32

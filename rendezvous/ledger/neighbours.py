@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import sqlalchemy as sa
 import structlog
@@ -27,7 +27,7 @@ from rendezvous.ledger.faults import name_of, said
 from rendezvous.ledger.postgres import CHANNEL, lock_key
 from rendezvous.ledger.roots import BEAT_S, RootCard, beat, live_roots, register, unregister
 
-__all__ = ["Alone", "Neighbours", "Office", "RootsTogether"]
+__all__ = ["Alone", "Office", "RootsTogether"]
 
 log = structlog.get_logger()
 
@@ -48,33 +48,10 @@ class Office(StrEnum):
     PAYER = "payer"
 
 
-class Neighbours(Protocol):
-    """The other roots, as this one's rooms ask for them.
-
-    Attributes:
-        exclusive: whether who holds an office knows by it that no other root does.
-    """
-
-    exclusive: bool
-
-    def holds(self, office: Office) -> bool:
-        """Whether this root has the office now."""
-
-    def roots(self) -> tuple[RootCard, ...]:
-        """The roots that are there, this one among them."""
-
-    def introduce(self, card: RootCard) -> None:
-        """Register this root; from now on it is listed. Blocks for a transaction.
-
-        Raises:
-            ConfigurationError: it may not share this ledger.
-            LedgerUnavailable: the database can't be written.
-        """
-
-
 class Alone:
     """A ledger that only one root can open."""
 
+    #: Whether who holds an office knows by it that no other root does.
     exclusive = False
 
     def __init__(self) -> None:
@@ -129,7 +106,12 @@ class RootsTogether:
         return self._roots
 
     def introduce(self, card: RootCard) -> None:
-        """Register this root; from now on it is listed."""
+        """Register this root; from now on it is listed. Blocks for a transaction.
+
+        Raises:
+            ConfigurationError: it may not share this ledger.
+            LedgerUnavailable: the database can't be written.
+        """
         register(self._engine, card)
         with self._engine.connect() as connection:
             self._roots = live_roots(connection)
