@@ -13,6 +13,7 @@ from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.ops import Forget
 from rendezvous.ledger.rows import TaskRow
 from rendezvous.ledger.unit import Unit, as_json
+from rendezvous.policy.contexts import SESSION_KEPT_S, ContextKind
 from rendezvous.policy.leases import REARM_S
 from swarm.model import TERMINAL, Actor, Move, Status
 
@@ -53,6 +54,8 @@ def sweep(unit: Unit, lines: Lines) -> float:
     connection.later_once(statements.forget_challenges, unit.now - CHALLENGE_KEEP_S)
     connection.later_once(statements.forget_invites, unit.now)
     connection.later_once(statements.policy.forget_records, unit.now - RECORD_KEEP_S, unit.now)
+    connection.later_once(statements.policy.forget_egress, unit.now)
+    connection.later_once(statements.policy.forget_contexts, ContextKind.SESSION.value, unit.now - SESSION_KEPT_S)
     unit.fleet.forget_silent(now=unit.now)
     tally, unit.fleet.tally = unit.fleet.tally, {}
     if tally:

@@ -85,6 +85,13 @@ class PolicyStatements:
             "the_name",
         )
         self.put_context: Final = putting(contexts)
+        self.forget_contexts: Final = compiled(
+            sa.delete(contexts).where(
+                contexts.c.kind == bindparam("the_kind"), contexts.c.used_at < bindparam("before", type_=Double)
+            ),
+            "the_kind",
+            "before",
+        )
         counted = tuple(column.name for column in counts.columns)
         adding = insert(counts).values({name: bindparam(name) for name in counted})
         self.add_to_version: Final = compiled(
@@ -100,6 +107,9 @@ class PolicyStatements:
             "the_prefix",
         )
         self.put_egress: Final = putting(egress)
+        self.forget_egress: Final = compiled(
+            sa.delete(egress).where(egress.c.until < bindparam("before", type_=Double)), "before"
+        )
         self.apart_hosts: Final = compiled(sa.select(hosts.c.n).where(hosts.c.apart.is_not(None)))
         self.set_apart: Final = compiled(
             sa.update(hosts).where(hosts.c.n == bindparam("the_n")).values(apart=bindparam("new_apart")),

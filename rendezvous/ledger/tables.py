@@ -360,6 +360,7 @@ contexts = Table(
     Column("used_at", Double, nullable=False),
     Column("accepted", Integer, nullable=False),
     Column("challenges", Integer, nullable=False),
+    Index("contexts_by_age", "kind", "used_at"),
     sqlite_with_rowid=False,
 )
 

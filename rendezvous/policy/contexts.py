@@ -18,6 +18,7 @@ from swarm.model import Refusal, RefusalCode
 __all__ = [
     "MATURE_AFTER",
     "RETIRED_AFTER",
+    "SESSION_KEPT_S",
     "Context",
     "ContextKind",
     "ProfileState",

@@ -8,9 +8,11 @@ from typing import Any
 
 import attrs
 import pytest
+from sqlalchemy import insert, select
 
 from rendezvous.ledger.ops import DoneItem, FailedItem, Quarantine, TakeTurn, WorkerRef
-from rendezvous.policy.contexts import MATURE_AFTER, MATURING_PACE_S, ProfileState
+from rendezvous.ledger.tables import contexts, egress
+from rendezvous.policy.contexts import MATURE_AFTER, MATURING_PACE_S, SESSION_KEPT_S, ProfileState
 from rendezvous.policy.hours import parse_hours
 from swarm.model import Refusal, RefusalCode, Status, TaskId
 from swarm.wire import Requires
@@ -111,6 +113,23 @@ def test_a_session_stays_with_the_worker_that_began_it(world: World) -> None:
     assert world.claim(BOB) == []
     world.later(3_600.0)
     assert code(world, BOB, tasks[3], facts()) is None, "a session that nobody used for an hour begins anew"
+
+
+def test_sessions_that_are_over_and_networks_that_are_free_again_take_no_room(world: World) -> None:
+    world.submit(*(new_task(requires=Requires(session=f"basket-{number}")) for number in range(50)))
+    for lease in world.claim(ALICE, 50):
+        world.complete(ALICE, lease, cid=CID)
+    world.later(SESSION_KEPT_S - 60.0)
+    world.submit(new_task(requires=OSAKA), new_task(requires=BASKET))
+    assert len(world.claim(ALICE, 2, facts=HAS_OSAKA)) == 2
+    with world.engine.begin() as connection:
+        for prefix, until in (("192.0.2.0/24", world.now + 60.0), ("198.51.100.0/24", world.now + 600.0)):
+            connection.execute(insert(egress).values(prefix=prefix, host=1, until=until, why="a test"))
+    world.later(120.0)
+    world.sweep()
+    with world.reading.connect() as connection:
+        assert set(connection.execute(select(contexts.c.name)).scalars()) == {"osaka", "basket-7"}
+        assert connection.execute(select(egress.c.prefix)).scalars().all() == ["198.51.100.0/24"]
 
 
 def test_a_region_outside_its_hours_is_granted_nothing(tmp_path: Path) -> None:
