@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rendezvous.command import apply, find, open_ledger_engine, options, settings_of
+from rendezvous.help import Command
 from rendezvous.settings import RootSettings
 from swarm.amounts import show_wei
 from swarm.errors import ConfigurationError
@@ -35,7 +36,14 @@ def channel() -> None:
     """Show the channels of workers that are paid by vouchers, and take unused collateral back."""
 
 
-@channel.command(name="list")
+@channel.command(
+    name="list",
+    cls=Command,
+    examples=[
+        ("each worker's", "swarm-root channel list"),
+        ("for a script", "swarm-root channel list --json | jq length"),
+    ],
+)
 @click.option("--json", "as_json", is_flag=True, help="a JSON array on stdout")
 @options("data", "chain_key", "ledger")
 def list_channels(as_json: bool, **given: Any) -> None:
@@ -64,7 +72,13 @@ def list_channels(as_json: bool, **given: Any) -> None:
         click.echo(f"{row.payee}\ttasks {row.accepted}\t{amounts}\tlocked {show_wei(row.locked_wei)}{exiting}")
 
 
-@channel.command()
+@channel.command(
+    cls=Command,
+    examples=[
+        ("one worker's", "swarm-root channel close 0x71C7656EC7ab88b098defB751B7401B5f6d8976F"),
+        ("all of them", "swarm-root channel close --all"),
+    ],
+)
 @click.argument("workers", nargs=-1, metavar="ADDRESS...")
 @click.option("--all", "every", is_flag=True, help="every channel that holds anything")
 @options("data", "chain_key", "ledger")

@@ -20,6 +20,7 @@ from rendezvous import operate
 from rendezvous.channel_commands import channel
 from rendezvous.command import apply, duration_of, find, open_ledger_engine, options, settings_of
 from rendezvous.contract_commands import contract
+from rendezvous.help import OPTION_SECTIONS, Command, Sections
 from rendezvous.ledger_commands import migrate
 from rendezvous.money_commands import deposit, wallet, withdraw
 from rendezvous.settings import RootSettings
@@ -74,13 +75,26 @@ def _complain(what: str, hint: str | None) -> None:
         click.echo(f"       {line}", err=True)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Begin with: swarm-root run")
+@click.group(
+    cls=Sections,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Begin with: swarm-root run. Each command's --help has examples.",
+)
 @click.version_option(package_name="task-swarm", message="%(version)s")
 def cli() -> None:
     """Run the root of a task swarm: the door and the ledger."""
 
 
-@cli.command()
+@cli.command(
+    cls=Command,
+    examples=[
+        ("a swarm in the directory that run uses, too", "swarm-root init --name pages"),
+        (
+            "a second root of the swarm whose swarm.key and swarm.json are in ./first",
+            "swarm-root init --data /srv/two --swarm-of ./first",
+        ),
+    ],
+)
 @click.option(
     "--swarm-of",
     type=click.Path(path_type=Path),
@@ -106,17 +120,25 @@ def init(swarm_of: Path | None, **given: Any) -> None:
 
 @cli.command(
     name="run",
-    epilog="""\b
-Examples:
-  # a swarm on this machine
-  swarm-root run
-  # … that programs feed by LPUSH pages https://example.com/
-  swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=pages'
-  # … whose pace of hosts other crawlers keep too
-  swarm-root run --pacing redis://127.0.0.1:6379/0
-  # … that takes scrapy-redis' start URLs, each push a new visit, for alice
-  swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=news:start_urls&owner=alice&dedupe=off'
-""",
+    cls=Command,
+    option_sections=OPTION_SECTIONS,
+    examples=[
+        ("a swarm on this machine, for everybody on it", "swarm-root run"),
+        (
+            "for workers elsewhere, who need an invite: swarm-root invite",
+            "swarm-root run --bind 0.0.0.0:8765 --public-url https://root.example --contact mailto:me@example.org",
+        ),
+        (
+            "one that programs feed by LPUSH pages https://example.com/",
+            "swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=pages'",
+        ),
+        (
+            "… by scrapy-redis' start URLs, each push a new visit, for alice",
+            "swarm-root run --intake 'redis://127.0.0.1:6379/0?queue=news:start_urls&owner=alice&dedupe=off'",
+        ),
+        ("one whose pace of hosts other crawlers keep too", "swarm-root run --pacing redis://127.0.0.1:6379/0"),
+        ("one that pays, once swarm-root contract deploy is done", "swarm-root run --rpc http://127.0.0.1:8545"),
+    ],
 )
 @options()
 def run_root(**given: Any) -> None:
@@ -176,7 +198,13 @@ def _write_profile(where: Any, environment: Mapping[str, str]) -> Path | None:
     return path
 
 
-@cli.command()
+@cli.command(
+    cls=Command,
+    examples=[
+        ("one worker, within a week", "swarm-root invite"),
+        ("fifty workers, today", "swarm-root invite --uses 50 --expires-in 1d"),
+    ],
+)
 @options("data", "ledger")
 @click.option("--uses", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="how many may join by it")
 @click.option("--expires-in", default="7d", show_default=True, help="how long it is good for")
@@ -202,7 +230,15 @@ def keys() -> None:
     """Give, list and revoke API keys of requesters and operators. The root may be running."""
 
 
-@keys.command(name="add")
+@keys.command(
+    name="add",
+    cls=Command,
+    examples=[
+        ("a key for alice, shown once", "swarm-root keys add requester alice"),
+        ("… who may pay workers", "swarm-root keys add requester alice --allowance 0.5eth"),
+        ("a second operator", "swarm-root keys add operator bob"),
+    ],
+)
 @click.argument("role", type=click.Choice(["requester", "operator"]))
 @click.argument("name")
 @click.option("--allowance", metavar="AMOUNT", help="what the requester may spend on rewards in all, such as 0.5eth")
@@ -230,7 +266,15 @@ def add_key(role: str, name: str, allowance: str | None, **given: Any) -> None:
 
 
 # -0.01eth is an amount, and no options -0 … -h
-@keys.command(name="allowance", context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
+@keys.command(
+    name="allowance",
+    cls=Command,
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+    examples=[
+        ("what alice may spend, has spent and has left", "swarm-root keys allowance alice"),
+        ("so much more", "swarm-root keys allowance alice +0.5eth"),
+    ],
+)
 @click.argument("name")
 @click.argument("amount", required=False)
 @options("data", "ledger")
@@ -256,7 +300,7 @@ def change_allowance(name: str, amount: str | None, **given: Any) -> None:
     click.echo("{}\tallowance {}\tspent or promised {}\tleft {}".format(name, *shown))
 
 
-@keys.command(name="list")
+@keys.command(name="list", cls=Command, examples=[("whose keys are good", "swarm-root keys list")])
 @options("data", "ledger")
 def list_keys(**given: Any) -> None:
     """List whose keys there are; the keys themselves are stored as hashes only."""
@@ -272,7 +316,9 @@ def list_keys(**given: Any) -> None:
             click.echo(f"{role}\t{owner}\t{'good' if revoked_at is None else 'revoked'}")
 
 
-@keys.command(name="revoke")
+@keys.command(
+    name="revoke", cls=Command, examples=[("alice has left", 'swarm-root keys revoke alice --why "left the team"')]
+)
 @click.argument("name")
 @click.option("--why", default="by hand", show_default=True, help="what its owner is told, and the history keeps")
 @options("data", "ledger")
@@ -292,7 +338,13 @@ def revoke_keys(name: str, why: str, **given: Any) -> None:
     click.echo(f"revoked {revoked.keys} keys of {name}; {revoked.requeued} tasks of its workers wait again")
 
 
-@cli.command()
+@cli.command(
+    cls=Command,
+    examples=[
+        ("make room on a full disk", "swarm-root gc"),
+        ("also what was stored just now; no upload may be under way", "swarm-root gc --min-age 1m"),
+    ],
+)
 @options("data", "ledger", "ipfs")
 @click.option("--min-age", default="1h", show_default=True, help="leave alone what was stored within this time")
 def gc(min_age: str, **given: Any) -> None:

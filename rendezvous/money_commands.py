@@ -15,6 +15,7 @@ import attrs
 import click
 
 from rendezvous.command import apply, find, open_ledger_engine, options, settings_of
+from rendezvous.help import Command
 from rendezvous.settings import RootSettings
 from swarm.amounts import parse_wei, show_wei
 from swarm.errors import ConfigurationError
@@ -31,14 +32,20 @@ def wallet() -> None:
     """Make, import and show the key that pays: an encrypted file in the data directory."""
 
 
-@wallet.command(name="new")
+@wallet.command(
+    name="new", cls=Command, examples=[("asks for a passphrase; send ether to what it prints", "swarm-root wallet new")]
+)
 @options("data", "chain_key", "passphrase_file")
 def new_wallet(**given: Any) -> None:
     """Make a new key, encrypted by a passphrase, and print its address."""
     _make(settings_of(given), key=None)
 
 
-@wallet.command(name="import")
+@wallet.command(
+    name="import",
+    cls=Command,
+    examples=[("a key of 64 hex digits in a file", "swarm-root wallet import --key-file payer.key")],
+)
 @click.option("--key-file", type=click.Path(path_type=Path), help="a file of its 64 hex digits; else it is asked for")
 @options("data", "chain_key", "passphrase_file")
 def import_wallet(key_file: Path | None, **given: Any) -> None:
@@ -72,7 +79,14 @@ def _keystore(settings: RootSettings) -> Path:
     return settings.chain_key or find(settings).wallet
 
 
-@wallet.command(name="show")
+@wallet.command(
+    name="show",
+    cls=Command,
+    examples=[
+        ("the address", "swarm-root wallet show"),
+        ("… and what it has", "swarm-root wallet show --rpc http://127.0.0.1:8545"),
+    ],
+)
 @options("data", "chain_key", "rpc", "contract", "ledger")
 def show_wallet(**given: Any) -> None:
     """Print the address that pays; with --rpc what it has, with --contract what the contract holds for it.
@@ -94,7 +108,10 @@ def show_wallet(**given: Any) -> None:
         click.echo(f"{name:<{width}}  {value}")
 
 
-@wallet.command()
+@wallet.command(
+    cls=Command,
+    examples=[("once the other program has ended", "swarm-root wallet resume --rpc http://127.0.0.1:8545")],
+)
 @options("data", "chain_key", "rpc", "contract", "ledger")
 def resume(**given: Any) -> None:
     """Let the root sign again after it stopped because another program had used its key.
@@ -112,7 +129,7 @@ def resume(**given: Any) -> None:
     click.echo(f"the root signs again, from nonce {max(holdings.nonce, sender.next_nonce)} on")
 
 
-@wallet.command()
+@wallet.command(cls=Command, examples=[("once what the log told of is mended", "swarm-root wallet retry")])
 @options("data", "chain_key", "ledger")
 def retry(**given: Any) -> None:
     """Try again what failed too often and was parked. The running root sends it."""
@@ -124,7 +141,10 @@ def retry(**given: Any) -> None:
     click.echo(f"asked for: {retried} parked intents are tried again")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[("half an ether for rewards to come", "swarm-root deposit 0.5eth --rpc http://127.0.0.1:8545")],
+)
 @click.argument("amount")
 @options("data", "chain_key", "rpc", "contract", "ledger")
 def deposit(amount: str, **given: Any) -> None:
@@ -146,7 +166,15 @@ def deposit(amount: str, **given: Any) -> None:
     click.echo(f"asked for: the running root brings the contract's balance to {show_wei(target_wei)}")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        (
+            "to an address of yours",
+            "swarm-root withdraw 1eth --to 0x71C7656EC7ab88b098defB751B7401B5f6d8976F --rpc http://127.0.0.1:8545",
+        )
+    ],
+)
 @click.argument("amount")
 @click.option("--to", required=True, metavar="ADDRESS", help="who gets it")
 @options("data", "chain_key", "rpc", "contract", "ledger")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rendezvous.command import duration_of, find, options, settings_of
+from rendezvous.help import Command
 from rendezvous.settings import Bind
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
 
@@ -28,21 +29,6 @@ TIMEOUT_S: Final = 30.0
 #: What one import carries at most: below the door's own caps.
 PIECE_LINES: Final = 5_000
 PIECE_BYTES: Final = 3 * 1024 * 1024
-
-
-class Asked(click.Command):
-    """A command with examples at the end of its help."""
-
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = examples
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples: what one wants, then what one types."""
-        with formatter.section("Examples"):
-            for wanted, typed in self.examples:
-                formatter.write(f"{'':{formatter.current_indent}}# {wanted}\n")
-                formatter.write(f"{'':{formatter.current_indent}}{typed}\n")
 
 
 def _where(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +128,7 @@ def _of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(
-    cls=Asked,
+    cls=Command,
     examples=[
         ("everything", 'swarm-root pause --why "the network is being repaired"'),
         ("one site", 'swarm-root pause --host example.com --why "its owner called"'),
@@ -159,7 +145,7 @@ def pause(host: str | None, job: str | None, why: str, **given: Any) -> None:
 
 
 @click.command(
-    cls=Asked,
+    cls=Command,
     examples=[("everything", "swarm-root resume"), ("one site", "swarm-root resume --host example.com --why solved")],
 )
 @_of
@@ -176,7 +162,7 @@ def _named(answer: dict[str, Any]) -> str:
 
 
 @click.command(
-    cls=Asked,
+    cls=Command,
     examples=[
         ("for the usual half hour", 'swarm-root quarantine 0x71C… example.com --why "it is being blocked"'),
         ("for a day", 'swarm-root quarantine 0x71C… example.com --for 1d --why "its address is listed"'),
@@ -195,7 +181,9 @@ def quarantine(worker: str, host: str, for_: str, why: str, **given: Any) -> Non
     click.echo(f"{answer['worker']} gets nothing of {answer['host']}; {requeued} tasks wait again")
 
 
-@click.command(cls=Asked, examples=[("a worker that a site takes again", "swarm-root unquarantine 0x71C… example.com")])
+@click.command(
+    cls=Command, examples=[("a worker that a site takes again", "swarm-root unquarantine 0x71C… example.com")]
+)
 @click.argument("worker")
 @click.argument("host")
 @click.option("--why", default="", metavar="TEXT", help="the reason, kept in the history")
@@ -207,7 +195,7 @@ def unquarantine(worker: str, host: str, why: str, **given: Any) -> None:
 
 
 @click.command(
-    cls=Asked,
+    cls=Command,
     examples=[
         ("one worker of a network at a time", 'swarm-root apart example.com --why "its owner asked"'),
         ("as many as there are again", 'swarm-root apart example.com --end --why "its owner allows it"'),
@@ -224,7 +212,7 @@ def apart(host: str, end: bool, why: str, **given: Any) -> None:
     click.echo(f"workers of one network {said} on {answer['host']}")
 
 
-@click.command(cls=Asked, examples=[("who is kept off what, and how versions fare", "swarm-root policy")])
+@click.command(cls=Command, examples=[("who is kept off what, and how versions fare", "swarm-root policy")])
 @_where
 def policy(**given: Any) -> None:
     """Show quarantines, profiles, and how tasks came out by version."""
@@ -243,7 +231,7 @@ def policy(**given: Any) -> None:
 
 
 @click.command(
-    cls=Asked,
+    cls=Command,
     name="approve-version",
     examples=[
         ("only workers of this version get tasks", 'swarm-root approve-version worker 0.1.0 --why "0.2.0 leaks"'),
@@ -267,7 +255,7 @@ def approve_version(name: str, version: str, withdraw: bool, why: str, **given: 
 
 
 @click.command(
-    cls=Asked,
+    cls=Command,
     examples=[
         ("a task that can't end well: a dead letter at once", 'swarm-root fail TASK --why "the site asked us to stop"'),
         ("count an attempt as failed and try again later", 'swarm-root fail TASK --retry --why "hangs on that worker"'),
@@ -290,7 +278,7 @@ def fail(tasks: tuple[str, ...], retry: bool, why: str, **given: Any) -> int:
 
 
 @click.command(
-    cls=Asked,
+    cls=Command,
     examples=[
         ("a requester", 'swarm-root revoke alice --why "left the team"'),
         ("a worker: its session ends, its tasks wait again", 'swarm-root revoke 0x71C… --why "sends broken results"'),
@@ -308,7 +296,7 @@ def revoke(owner: str, why: str, **given: Any) -> None:
     click.echo("revoked {keys} keys; {sessions} sessions ended, {requeued} tasks wait again".format(**answer))
 
 
-@click.command(cls=Asked, examples=[("a worker that was repaired", 'swarm-root admit 0x71C… --why "new disk"')])
+@click.command(cls=Command, examples=[("a worker that was repaired", 'swarm-root admit 0x71C… --why "new disk"')])
 @click.argument("address")
 @_why
 @_where
@@ -318,7 +306,7 @@ def admit(address: str, why: str, **given: Any) -> None:
     click.echo(f"{address} may enrol again")
 
 
-@click.command(cls=Asked, examples=[("the latest", "swarm-root acts"), ("more", "swarm-root acts --limit 200")])
+@click.command(cls=Command, examples=[("the latest", "swarm-root acts"), ("more", "swarm-root acts --limit 200")])
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="how many at most")
 @_where
 def acts(limit: int, **given: Any) -> None:
@@ -327,7 +315,7 @@ def acts(limit: int, **given: Any) -> None:
         click.echo(f"{_clock(act['at'])}\t{act['who']}\t{act['act']}\t{act['subject']}\t{act['why']}")
 
 
-@click.command(cls=Asked, examples=[("what is wrong now", "swarm-root alerts")])
+@click.command(cls=Command, examples=[("what is wrong now", "swarm-root alerts")])
 @_where
 def alerts(**given: Any) -> None:
     """List the alerts that last: since when, what, about whom, and what to do. --alert-webhook posts them."""
@@ -344,7 +332,7 @@ def queue() -> None:
     """Look at what waits, write it to a file, take a file in."""
 
 
-@click.command(name="show", cls=Asked, examples=[("what waits, and for which sites", "swarm-root queue show")])
+@click.command(name="show", cls=Command, examples=[("what waits, and for which sites", "swarm-root queue show")])
 @_where
 def show_queue(**given: Any) -> None:
     """Show how many tasks wait, for how long, and for which hosts."""
@@ -356,7 +344,7 @@ def show_queue(**given: Any) -> None:
         click.echo(f"{host['host']}\t{host['ready']}")
 
 
-@click.command(name="export", cls=Asked, examples=[("to a file", "swarm-root queue export > queue.jsonl")])
+@click.command(name="export", cls=Command, examples=[("to a file", "swarm-root queue export > queue.jsonl")])
 @_where
 def export_queue(**given: Any) -> None:
     """Write the waiting tasks to standard output: JSON lines, each a task with its id, job and owner."""
@@ -377,7 +365,7 @@ def export_queue(**given: Any) -> None:
 
 @click.command(
     name="import",
-    cls=Asked,
+    cls=Command,
     examples=[
         ("what another root exported", "swarm-root queue import queue.jsonl"),
         ("from a queue in Redis", "… | swarm-root queue import -"),
@@ -422,7 +410,6 @@ def _clock(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-#: In the order of the help.
 COMMANDS: Final = (
     pause,
     resume,

@@ -208,7 +208,7 @@ class RootSettings:
     )
     pacing: str | None = setting(
         "a Redis with the buckets of hosts that other swarms and crawlers take from too, such as "
-        "redis://127.0.0.1:6379/0; --host-rate are its numbers",
+        "redis://127.0.0.1:6379/0; --host-rate gives their pace",
         default=None,
         parse=text,
         secret=True,
@@ -221,7 +221,11 @@ class RootSettings:
         default="paid",
         parse=choice("paid", "all"),
     )
-    max_disk: int | None = setting("the most that stored blocks may take", default=None, parse=bytes_size, unit="bytes")
+    max_disk: int | None = setting(
+        "the most that stored blocks may take, such as 500GB; by default there is no limit",
+        default=None,
+        parse=bytes_size,
+    )
     ipfs: str | None = setting(
         "the multiaddr of a Kubo RPC that keeps the blocks; by default the data directory does",
         default=None,

@@ -37,6 +37,7 @@ Examples:
   swarm-worker LINK --p2p off                     HTTPS to the door alone
   swarm-worker wallet                             what this worker has and is owed
   swarm-worker redeem                             have its vouchers paid out, without the root
+  swarm-worker release                            give back what is locked for it, before it leaves for good
 
 \b
 Exit codes:

@@ -1,0 +1,61 @@
+"""``swarm-root --help``: everything is in a section, and every command shows what to type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from rendezvous.cli import cli, run
+from rendezvous.command import VARIABLES
+from rendezvous.help import COMMAND_SECTIONS, OPTION_SECTIONS
+from rendezvous.settings import RootSettings
+from swarm.settings import declared
+
+#: What ends the list of options of every program, below the sections.
+LAST = {"ready_file", "log_level"}
+COLUMNS = 80
+
+
+def leaves(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command that does something."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, *path, name)
+        else:
+            yield *path, name
+
+
+@pytest.mark.parametrize("words", list(leaves(cli)), ids=" ".join)
+def test_every_command_of_the_root_shows_an_example(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--help"]) == 0
+
+    example = capsys.readouterr().out.split("Examples:")[1]
+    assert re.search(rf"swarm-root {words[0]}( .*)?{' '.join(words[1:])}", example)
+
+
+def test_the_help_has_each_command_in_one_section_and_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+
+    named = [name for section in COMMAND_SECTIONS.values() for name in section]
+    assert sorted(named) == sorted(cli.commands)
+    assert "..." not in shown
+    assert all(len(line) <= COLUMNS for line in shown.splitlines())
+    assert [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
+        "Options:",
+        *(f"{title}:" for title in COMMAND_SECTIONS),
+    ]
+
+
+def test_every_setting_of_a_root_is_in_one_section_of_the_help_of_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+
+    settings = [one for one in declared(RootSettings, prefix=VARIABLES) if not one.hidden]
+    named = [name for section in OPTION_SECTIONS.values() for name in section]
+    assert sorted(named) == sorted({one.field for one in settings} - LAST)
+    assert all(len(re.findall(rf"^  --{one.option} ", shown, re.MULTILINE)) == 1 for one in settings)
+    assert all(f"\n{title}:\n" in shown for title in OPTION_SECTIONS)
