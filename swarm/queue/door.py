@@ -18,8 +18,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import httpx
@@ -37,7 +36,7 @@ from swarm.errors import ConfigurationError, DoorUnreachable
 from swarm.identity import Identity, open_identity
 from swarm.model import Address, Refusal, RefusalCode, Status, TaskId
 from swarm.queue.messages import parse_lines
-from swarm.queue.port import Delivery, Gate, QueueStats, as_task, export_line, lost
+from swarm.queue.port import ClosedByBlock, Delivery, Gate, QueueStats, as_task, export_line, lost
 from swarm.signing import JoinLink, parse_join_link
 from swarm.wire import (
     MAX_INLINE_MANIFEST_BYTES,
@@ -192,7 +191,7 @@ class _Consumer:
         raise refused
 
 
-class DoorQueue:
+class DoorQueue(ClosedByBlock):
     """The queue; made by ``open_door_queue``.
 
     *Resource handling*: holds connections and, with a worker, the lock of its directory, until ``close``.
@@ -207,14 +206,6 @@ class DoorQueue:
         #: What is pushed is one job; the first push makes it.
         self.job: str | None = None
         self._held_open: Final = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End it; see the port."""

@@ -9,8 +9,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import attrs
 
@@ -19,6 +18,7 @@ from swarm.queue.messages import parse_lines
 from swarm.queue.port import (
     MAX_DELIVERIES,
     VISIBLE_S,
+    ClosedByBlock,
     Delivery,
     Gate,
     QueueStats,
@@ -55,7 +55,7 @@ class _Held:
     visible_until: float = NEVER
 
 
-class MemoryQueue:
+class MemoryQueue(ClosedByBlock):
     """The queue.
 
     Args:
@@ -85,14 +85,6 @@ class MemoryQueue:
         self._dead: Final[list[DeadTask]] = []
         self._pushed = 0
         self._done = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End it; see the port."""

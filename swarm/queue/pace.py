@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from swarm.queue.port import ClosedByBlock
 from swarm.queue.redis_link import RedisUrl, connect, faults_of, read_redis_url
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Given:
     at: float
 
 
-class RedisPace:
+class RedisPace(ClosedByBlock):
     """The buckets.
 
     Args:
@@ -104,14 +104,6 @@ class RedisPace:
         self._prefix: Final = prefix
         self._redis: Final = connect(where, timeout_s=timeout_s)
         self._script: Final[Script] = self._redis.register_script(_TAKE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Hang up."""

@@ -7,6 +7,7 @@ an exception: at-least-once work meets it every day.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import threading
 import time
@@ -24,6 +25,7 @@ from swarm.wire import NewTask, encode
 __all__ = [
     "MAX_DELIVERIES",
     "VISIBLE_S",
+    "ClosedByBlock",
     "Delivery",
     "Gate",
     "Queue",
@@ -156,6 +158,22 @@ class Queue(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close it."""
+
+
+class ClosedByBlock(abc.ABC):
+    """What is closed when its ``with`` block is left."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Gate:

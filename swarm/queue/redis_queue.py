@@ -15,8 +15,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import structlog
@@ -28,6 +27,7 @@ from swarm.queue.messages import DEFAULT_KIND, parse_lines, parse_message
 from swarm.queue.port import (
     MAX_DELIVERIES,
     VISIBLE_S,
+    ClosedByBlock,
     Delivery,
     Gate,
     QueueStats,
@@ -84,7 +84,7 @@ class DeadLetter:
     at: float
 
 
-class RedisQueue:
+class RedisQueue(ClosedByBlock):
     """The queue.
 
     Args:
@@ -122,14 +122,6 @@ class RedisQueue:
         self._redis: Final = connect(where)
         self._gate: Final = Gate(f"{name} at {where.shown}", release=self._redis.close)
         self._scripts: Final[dict[str, Script]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End it; see the port."""
