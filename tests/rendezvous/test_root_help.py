@@ -42,7 +42,7 @@ def test_the_help_has_each_command_in_one_section_and_cuts_no_sentence(capsys: p
 
     named = [name for section in COMMAND_SECTIONS.values() for name in section]
     assert sorted(named) == sorted(cli.commands)
-    assert "..." not in shown
+    assert not [line for line in shown.splitlines()[1:] if "..." in line]
     assert all(len(line) <= COLUMNS for line in shown.splitlines())
     assert [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
         "Options:",
