@@ -7,7 +7,8 @@
 The numbers are those of the root's own buckets: a full bucket at first, ``rate_per_s`` tokens a second up to ``burst``,
 a token a request. Time is Redis' own, so the members' clocks don't matter. A host's bucket is the hash
 ``{prefix}:{host}`` with its ``tokens`` and when they were counted (``at``, Unix microseconds); it is dropped once it
-would be full again. Nothing is given while Redis is away: what shares a limit can't guess.
+would be full again, and begins anew, empty, where it holds something else than numbers. Nothing is given while Redis is
+away or talks nonsense: what shares a limit can't guess.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ for i, key in ipairs(KEYS) do
   local wanted, rate, burst = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   local known = redis.call('HMGET', key, 'tokens', 'at')
   local tokens = burst
-  if known[1] and known[2] then
-    local elapsed_s = math.max(0, now - tonumber(known[2])) / 1000000
-    tokens = math.min(burst, tonumber(known[1]) + elapsed_s * rate) + 1e-9
+  if known[1] or known[2] then
+    local had, at = tonumber(known[1] or ''), tonumber(known[2] or '')
+    if had and at and had >= 0 and at >= 0 then
+      tokens = math.min(burst, had + math.max(0, now - at) / 1000000 * rate) + 1e-9
+    else
+      tokens = 0
+    end
   end
   local given = math.min(wanted, math.floor(tokens))
   if given < 0 then given = 0 end
@@ -113,7 +118,7 @@ class RedisPace(ClosedByBlock):
         """Take tokens of several hosts in one round trip; each gives what it has.
 
         Raises:
-            QueueUnreachable: Redis doesn't answer; whether tokens were taken isn't known.
+            QueueUnreachable: Redis doesn't answer, or with what can't be; whether tokens were taken isn't known.
         """
         if not asks:
             return []
@@ -122,7 +127,7 @@ class RedisPace(ClosedByBlock):
             arguments += [ask.wanted, repr(float(ask.rate_per_s)), repr(float(max(1.0, ask.burst)))]
         with faults_of(self.where):
             answers = self._script(keys=[f"{self._prefix}:{ask.host}" for ask in asks], args=arguments)
-        return [Given(taken=int(taken), left=float(left), at=float(at)) for taken, left, at in answers]
+            return [_given(ask, *answer) for ask, answer in zip(asks, answers, strict=True)]
 
     def wait(
         self,
@@ -142,6 +147,14 @@ class RedisPace(ClosedByBlock):
             if given.taken:
                 return
             sleep((1.0 - given.left) / rate_per_s)
+
+
+def _given(ask: Ask, taken: Any, left: Any, at: Any) -> Given:
+    """An answer of the script; raises ValueError where a bucket can't have given it."""
+    given = Given(taken=int(taken), left=float(left), at=float(at))
+    if not (0 <= given.taken <= ask.wanted and 0.0 <= given.left <= max(1.0, ask.burst) + 1e-6 and given.at >= 0.0):
+        raise ValueError(f"{given.taken} of {ask.wanted} tokens, {given.left} left")
+    return given
 
 
 def open_pace(location: str, *, timeout_s: float = TIMEOUT_S) -> RedisPace:

@@ -107,7 +107,8 @@ def faults_of(where: RedisUrl) -> Iterator[None]:
     """Turn the client's faults into ours.
 
     Raises:
-        QueueUnreachable: it doesn't answer, or can't do this now (full, read-only, loading, wrong password).
+        QueueUnreachable: it doesn't answer, can't do this now (full, read-only, loading, wrong password), or says what
+            no Redis says.
         ConfigurationError: a key holds something else.
     """
     from redis.exceptions import AuthenticationError, RedisError, ResponseError
@@ -127,6 +128,11 @@ def faults_of(where: RedisUrl) -> Iterator[None]:
     except (RedisError, OSError) as fault:
         raise QueueUnreachable(
             where.shown, _reason(fault), hint="is a Redis running there? no other queue was used"
+        ) from fault
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as fault:
+        # The client's parser and our readers of answers meet bytes from a peer: they have one way out.
+        raise QueueUnreachable(
+            where.shown, f"its answer makes no sense: {_reason(fault)[:200]}", hint="is that a Redis? nothing was taken"
         ) from fault
 
 

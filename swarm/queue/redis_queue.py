@@ -156,7 +156,8 @@ class RedisQueue(ClosedByBlock):
         for task_id, task in tasks:
             dedupe = ("", 0) if task.dedupe is None else (task.dedupe.key, int(task.dedupe.ttl_s * 1000))
             arguments += [task_id, encode(task), 9 - task.priority, *dedupe]
-        return [known.decode() for known in self._run(redis_scripts.PUSH, *arguments)]
+        with faults_of(self.where):
+            return [known.decode() for known in self._run(redis_scripts.PUSH, *arguments)]
 
     # ── pop ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,10 +186,16 @@ class RedisQueue(ClosedByBlock):
     def take_raw(self, most: int) -> list[RawDelivery]:
         """Take up to so many messages as they came, without waiting; the caller reads them."""
         taken = self._run(redis_scripts.POP, most, uuid.uuid4().hex, self._front)
-        return [
-            RawDelivery(id=task_id.decode(), message=message, deliveries=deliveries, token=token.decode())
-            for task_id, message, deliveries, token in taken
-        ]
+        with faults_of(self.where):
+            return [
+                RawDelivery(
+                    id=task_id.decode(),
+                    message=b"".join([message]),  # bytes, or a TypeError
+                    deliveries=int(deliveries),
+                    token=token.decode(),
+                )
+                for task_id, message, deliveries, token in taken
+            ]
 
     # ── what became of it ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,7 +227,8 @@ class RedisQueue(ClosedByBlock):
         return self._settle(redis_scripts.EXTEND, delivery)
 
     def _settle(self, script: str, delivery: Delivery | RawDelivery, *arguments: str) -> Refusal | None:
-        (settled,) = self._run(script, *arguments, delivery.id, delivery.token)
+        with faults_of(self.where):
+            (settled,) = self._run(script, *arguments, delivery.id, delivery.token)
         return None if settled else lost(delivery.id)
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -234,7 +242,8 @@ class RedisQueue(ClosedByBlock):
 
     def stats(self) -> QueueStats:
         """Totals; what stands in the inbox is pending."""
-        arrived, fresh, retrying, in_flight, dead, done = self._run(redis_scripts.STATS)
+        with faults_of(self.where):
+            arrived, fresh, retrying, in_flight, dead, done = map(int, self._run(redis_scripts.STATS))
         return QueueStats(pending=arrived + fresh + retrying, in_flight=in_flight, done=done, dead=dead)
 
     def dead(self, most: int = 100) -> list[DeadLetter]:
@@ -255,7 +264,8 @@ class RedisQueue(ClosedByBlock):
 
     def revive(self, most: int = 100) -> int:
         """Give the oldest dead letters a new life as fresh work, once what killed them is mended; how many it were."""
-        return int(self._run(redis_scripts.REVIVE, most))
+        with faults_of(self.where):
+            return int(self._run(redis_scripts.REVIVE, most))
 
     def _key(self, name: str) -> str:
         return f"{{{self.name}}}:{name}"

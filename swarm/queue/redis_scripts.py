@@ -30,6 +30,7 @@ local most, visible_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local RANK = 17592186044416  -- 2^44 arrivals fit between two ranks; a score has 53 bits
+local LOOKED_AT_BYTES = 70000  -- above the longest message that can be a task
 local DEAD_MOST = 10000  -- at 64 KiB each some 600 MB of Redis' memory; beyond that the oldest go
 local AT_ONCE = 100  -- what one script gives back or forgets on the way: a millisecond of Redis
 
@@ -47,7 +48,7 @@ local function forget(id)
   redis.call('HDEL', about, id)
 end
 local function bury(id, state, reason)
-  local message = redis.call('HGET', tasks, id)
+  local message = string.sub(redis.call('HGET', tasks, id) or '', 1, LOOKED_AT_BYTES)
   local letter = {id = id, message = message, reason = reason, deliveries = state.n, at = now / 1000, rank = state.rank}
   redis.call('LPUSH', dead, cjson.encode(letter))
   redis.call('LTRIM', dead, 0, DEAD_MOST - 1)
@@ -140,7 +141,6 @@ POP: Final = (
     + """
 local wanted, prefix, front = tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local TAKEN_IN = 64  -- messages that a pop takes in at least, so that urgent ones among them come first
-local LOOKED_AT_BYTES = 70000  -- above the longest message that can be a task
 local shape = redis.call('TYPE', inbox).ok
 if shape ~= 'none' and shape ~= 'list' and shape ~= 'set' and shape ~= 'zset' then
   return redis.error_reply('WRONGTYPE the key ' .. inbox .. ' holds a ' .. shape)
@@ -179,7 +179,8 @@ while #taken < wanted do
     state.token = prefix .. '/' .. #taken
     note(id, state)
     redis.call('ZADD', flight, now + visible_ms, id)
-    taken[#taken + 1] = {id, redis.call('HGET', tasks, id), state.n, state.token}
+    local message = redis.call('HGET', tasks, id) or ''  -- another program may have deleted it
+    taken[#taken + 1] = {id, string.sub(message, 1, LOOKED_AT_BYTES), state.n, state.token}
   end
 end
 return taken

@@ -219,3 +219,27 @@ def test_a_name_that_would_break_the_keys_is_refused(server: RedisServer) -> Non
     for bad in ("a{b}", "x" * 300, ""):
         with pytest.raises(ConfigurationError):
             opened(server, bad)
+
+
+def test_a_giant_message_is_a_dead_letter_cut_short_and_never_read_whole(
+    server: RedisServer, queue: RedisQueue
+) -> None:
+    server.client.lpush(queue.name, b"{" + b"x" * 3_000_000)
+    (taken,) = queue.take_raw(1)
+    assert len(taken.message) < 100_000
+    queue.bury(taken, "too long")
+    (letter,) = queue.dead()
+    assert len(letter.message) < 100_000
+
+
+def test_a_message_that_somebody_deleted_under_way_is_a_dead_letter_and_the_next_one_comes(
+    server: RedisServer, queue: RedisQueue
+) -> None:
+    queue.push("https://site.test/gone")
+    server.client.delete(f"{{{queue.name}}}:tasks")
+    queue.push("https://site.test/next")
+    assert urls(queue) == ["https://site.test/next"]
+    (letter,) = queue.dead()
+    assert letter.message == ""
+    assert queue.revive() == 1  # harmless: it is read, and buried again
+    assert urls(queue) == []

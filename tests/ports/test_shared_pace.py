@@ -111,3 +111,18 @@ def test_a_pace_that_doesnt_answer_is_an_error_with_address_and_reason() -> None
         open_pace(f"redis://127.0.0.1:{port}")
     with pytest.raises(ConfigurationError, match="no option prefx"):
         open_pace("redis://127.0.0.1?prefx=a")
+
+
+def test_a_bucket_that_somebody_else_wrote_nonsense_into_begins_anew_and_empty(
+    server: RedisServer, pace: RedisPace
+) -> None:
+    ask = Ask(host="site.test", wanted=1, rate_per_s=1_000.0, burst=5.0)
+    pace.take([ask])
+    key = f"{pace._prefix}:site.test"
+    for tokens, at in (("many", "now"), ("nan", "nan"), ("-1", "0"), ("5", "-inf")):
+        server.client.hset(key, mapping={"tokens": tokens, "at": at})
+        (spoilt,) = pace.take([ask])
+        assert (spoilt.taken, spoilt.left) == (0, 0.0)
+    server.client.hset(key, mapping={"tokens": "1e300", "at": "0"})
+    (rich,) = pace.take([ask])
+    assert (rich.taken, rich.left) == (1, pytest.approx(4.0))
