@@ -25,6 +25,8 @@ LONGEST_PAUSE_S: Final = 60.0
 CHALLENGE_KEEP_S: Final = 3600.0
 #: What was held against a worker is remembered for so long after it ended, seconds.
 RECORD_KEEP_S: Final = 86_400.0
+#: Of so many combinations of versions outcomes are kept: they are what workers say of themselves, and may be anything.
+VERSIONS_MOST: Final = 1_000
 
 
 def sweep(unit: Unit, lines: Lines) -> float:
@@ -57,11 +59,21 @@ def sweep(unit: Unit, lines: Lines) -> float:
     connection.later_once(statements.policy.forget_egress, unit.now)
     connection.later_once(statements.policy.forget_contexts, ContextKind.SESSION.value, unit.now - SESSION_KEPT_S)
     unit.fleet.forget_silent(now=unit.now)
-    tally, unit.fleet.tally = unit.fleet.tally, {}
-    if tally:
-        connection.many(statements.policy.add_to_version, [(*key, *counted) for key, counted in sorted(tally.items())])
+    _keep_tally(unit)
     due: list[float] = [at for at in connection.rows(statements.next_due)[0] if at is not None]
     return 0.0 if more else max(0.0, min([at - unit.now for at in due] + [LONGEST_PAUSE_S]))
+
+
+def _keep_tally(unit: Unit) -> None:
+    """Add what came out of tasks since the last sweep to what is kept by version."""
+    tally, unit.fleet.tally = unit.fleet.tally, {}
+    if not tally:
+        return
+    policy = unit.statements.policy
+    known = {(kind, worker, version) for kind, worker, version in unit.connection.rows(policy.versions)}
+    fresh = sorted(tally.keys() - known)[: max(0, VERSIONS_MOST - len(known))]
+    kept = sorted({*(tally.keys() & known), *fresh})
+    unit.connection.many(policy.add_to_version, [(*key, *tally[key]) for key in kept])
 
 
 def _wake(unit: Unit, row: TaskRow) -> None:

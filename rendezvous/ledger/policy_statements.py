@@ -92,6 +92,7 @@ class PolicyStatements:
             "the_kind",
             "before",
         )
+        self.versions: Final = compiled(sa.select(counts.c.kind, counts.c.worker, counts.c.version))
         counted = tuple(column.name for column in counts.columns)
         adding = insert(counts).values({name: bindparam(name) for name in counted})
         self.add_to_version: Final = compiled(

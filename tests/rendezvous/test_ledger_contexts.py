@@ -163,3 +163,24 @@ def test_how_tasks_came_out_is_kept_by_version(world: World) -> None:
     rates = [(rate.kind, rate.worker, rate.version, rate.done, rate.failed) for rate in world.reader.versions()]
     assert rates == [("noop", "0.1", "1", 2, 1), ("noop", "0.2", "1", 0, 3)]
     assert world.reader.versions()[0].success_rate == pytest.approx(2 / 3)
+
+
+def test_a_worker_that_says_another_version_each_time_fills_no_table(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rendezvous.ledger.clock.VERSIONS_MOST", 3)
+    honest = facts(versions={"worker": "0.1", "noop": "1"})
+    world.submit(*(new_task() for _ in range(8)))
+
+    def one_done(said: Any) -> None:
+        (lease,) = world.claim(ALICE, facts=said)
+        item = DoneItem(task=lease.task, fence=lease.fence, cid=CID, size_bytes=1)
+        world.turn(ALICE, facts=said, partial=True, done=(item,))
+
+    one_done(honest)
+    world.sweep()
+    for number in range(6):
+        one_done(facts(versions={"worker": f"9.{number}", "noop": "1"}))
+    one_done(honest)
+    world.sweep()
+    assert [(rate.worker, rate.done) for rate in world.reader.versions()] == [("0.1", 2), ("9.0", 1), ("9.1", 1)]
