@@ -26,6 +26,7 @@ def test_it_is_topped_up_once_half_is_used() -> None:
             owed_wei=10 * REWARD, held_wei=held * REWARD, budget=16, reward_wei=REWARD, live=100
         )
 
+    assert collateral_target_wei(owed_wei=0, held_wei=1, budget=1, reward_wei=3, live=1) is None, "in whole wei"
     assert ask(18) is None
     assert ask(17) == 26 * REWARD
 

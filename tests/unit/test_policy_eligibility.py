@@ -244,3 +244,11 @@ def test_each_rule_is_asked_of_what_is_known_and_says_so(
     assert (None if refusal is None else said is not None and said in refusal.message) == (
         None if said is None else True
     )
+
+
+def test_against_a_worker_of_whom_nothing_is_known_nothing_is_held() -> None:
+    candidate = Candidate(number=1, facts=Said(), budget=1)
+    assert (candidate.held, candidate.troubled, candidate.proven) == (0, 0, True)
+    marks = (candidate.crowded, candidate.holds_suspect, demand().suspect, demand().careful, demand().parked)
+    assert not any(marks)
+    assert decide(demand(), "site.test", BUCKET, candidate, rules=Rules(), job=None, another=True, now=0.0) is None

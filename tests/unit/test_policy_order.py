@@ -39,6 +39,16 @@ def test_contended_grants_are_shared_seventy_to_thirty() -> None:
     assert served(Shares(TIER_SHARES), 1_000, "interactive", "bulk") == {"interactive": 700, "bulk": 300}
 
 
+def test_shares_are_in_whatever_unit_and_one_of_nothing_is_as_the_smallest() -> None:
+    assert served(Shares({"a": 0.75, "b": 0.25}), 400, "a", "b") == {"a": 300, "b": 100}
+    assert served(Shares({"a": 2.0, "b": 1.0, "c": 0.0}), 400, "a", "b", "c") == {"a": 200, "b": 100, "c": 100}
+    assert served(Shares({}), 100, "a", "b") == {"a": 50, "b": 50}
+
+
+def test_of_tiers_that_are_equally_far_the_one_with_the_greater_share_is_next() -> None:
+    assert Shares(TIER_SHARES).next(("bulk", "interactive")) == "interactive"
+
+
 def test_a_tier_alone_gets_everything_and_saves_nothing_up() -> None:
     shares = Shares(TIER_SHARES)
     assert served(shares, 500, "bulk") == {"bulk": 500}

@@ -32,6 +32,7 @@ def test_a_full_bucket_gives_its_burst_and_then_one_a_second() -> None:
     assert refusal is not None
     assert refusal.code is RefusalCode.HOST_PACED
     assert refusal.retry_after_s == pytest.approx(1.0)
+    assert refusal.message == "site.test is asked at most 1 times a second; the next turn is in 1.0 s"
     assert check_host("site.test", bucket, now=NOW + 1.0) is None
 
 
@@ -53,8 +54,21 @@ def test_a_held_host_says_why_and_until_when() -> None:
     refusal = check_host("site.test", bucket, now=NOW)
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.HOST_HELD, 30.0)
-    assert "robots.txt" in refusal.message
+    assert refusal.message == "nothing is asked of site.test for 30 s: its robots.txt can't be read"
     assert check_host("site.test", bucket, now=NOW + 30.0) is None
+
+
+def test_a_hold_that_is_over_is_no_reason_any_more() -> None:
+    bucket = attrs.evolve(new_bucket(rate_per_s=1.0, burst=1.0, now=NOW), tokens=0.0, held_until=NOW, held_why="over")
+    refusal = check_host("site.test", bucket, now=NOW)
+    assert refusal is not None
+    assert refusal.code is RefusalCode.HOST_PACED
+
+
+def test_a_part_of_a_token_shortens_the_wait_and_one_that_lacks_a_rounding_error_is_one() -> None:
+    bucket = new_bucket(rate_per_s=1.0, burst=1.0, now=NOW)
+    assert opens_at(attrs.evolve(bucket, tokens=0.25), now=NOW) == pytest.approx(NOW + 0.75, abs=1e-3)
+    assert opens_at(attrs.evolve(bucket, tokens=1.0 - 1e-9), now=NOW) is None
 
 
 def test_a_burst_below_one_still_gives_one() -> None:
@@ -95,6 +109,9 @@ def test_a_host_that_asks_for_a_delay_is_closed_while_a_grant_is_unfinished_and_
     refusal = check_host("site.test", begun, now=NOW + 1_000.0)
     assert refusal is not None
     assert refusal.code is RefusalCode.HOST_BUSY
+    assert refusal.message == (
+        "site.test asks for 2 s between requests, and one is under way: the next comes so long after it is finished"
+    )
     ended = begun_and_finished(begun, begun=0, finished=1, now=NOW + 1_000.0)
     assert opens_at(ended, now=NOW + 1_000.0) == pytest.approx(NOW + 1_002.0)
     assert check_host("site.test", ended, now=NOW + 1_002.0) is None
@@ -124,6 +141,7 @@ def test_a_paused_host_opens_at_no_time_that_comes() -> None:
     refusal = check_host("site.test", bucket, now=NOW)
     assert refusal is not None
     assert refusal.code is RefusalCode.PAUSED
+    assert refusal.message == "host site.test is paused"
 
 
 def test_the_swarms_own_bucket_says_when_there_is_more() -> None:

@@ -73,7 +73,24 @@ def test_a_dedupe_ttl_shorter_than_the_retries_is_refused_with_the_arithmetic() 
     assert refusal is not None
     assert refusal.code is RefusalCode.DEDUPE_TTL_TOO_SHORT
     assert "9600 s (retries) + 1200 s (longest lease) = 10800 s" in refusal.message
+    assert refusal.message.endswith("ask for more than 10800")
+    assert refusal.details == {"retry_horizon_s": 9_600.0, "longest_lease_s": 1_200.0, "least_ttl_s": 10_800.0}
     assert check_dedupe_ttl(least_s + 1.0, max_attempts=3, max_run_s=300.0, rules=RULES) is None
+
+
+@pytest.mark.parametrize(
+    ("rules", "wait_s"),
+    [
+        (RetryRules(backoff_s=1e9), 3_600.0 * 1.25),
+        (RetryRules(backoff_s=3_200.0), 3_200.0 * 1.25),
+        (RetryRules(cool_off_s=7_200.0), 7_200.0),
+        (RetryRules(backoff_s=0.0, cool_off_s=0.0), 3_600.0),
+    ],
+    ids=["capped backoff", "backoff", "cooling off", "what a site asks for"],
+)
+def test_the_horizon_holds_the_longest_wait_that_there_can_be(rules: RetryRules, wait_s: float) -> None:
+    assert retry_horizon_s(max_attempts=2, max_run_s=100.0, rules=rules) == wait_s + longest_hold_s(100.0)
+    assert retry_horizon_s(max_attempts=1, max_run_s=100.0, rules=rules) == 0.0
 
 
 @given(

@@ -27,6 +27,13 @@ def test_a_release_further_away_is_told_who_should_upgrade(theirs: str, who: str
     assert refusal.details == {"root": "1.4.2", "worker": theirs}
 
 
+def test_what_is_no_release_is_told_what_to_install() -> None:
+    refusal = check_release("latest", "1.4.2")
+    assert refusal is not None
+    assert refusal.code is RefusalCode.VERSION_UNSUPPORTED
+    assert refusal.message == "'latest' isn't a release of task-swarm; install one, 1.4.2 is what this root runs"
+
+
 @given(st.text(max_size=64))
 def test_any_text_is_a_release_or_is_refused_with_a_sentence(text: str) -> None:
     refusal = check_release(text, "0.1.0")
