@@ -38,7 +38,7 @@ from rendezvous.policy.retry import RetryRules
         (budget.NEWCOMER_BUDGET, 16),
         (budget.MOST, 512),
         (budget.FEWEST, 1),
-        (collateral.BUDGET_UNLIMITED, 16),
+        (collateral.AHEAD_WITHOUT_BUDGET, 16),
         (egress.IPV4_BITS, 24),
         (egress.IPV6_BITS, 48),
         (egress.FLAGGED_AFTER, 2),

@@ -88,3 +88,14 @@ def test_tiers_that_strangers_name_are_not_remembered_for_ever_and_take_nothing_
         shares.served(f"tier-{number}")
     assert len(shares) <= 1_002
     assert served(shares, 1_000, "interactive", "bulk") == {"interactive": 700, "bulk": 300}
+
+
+def test_a_thousand_tiers_that_strangers_name_are_remembered_and_then_begin_anew() -> None:
+    shares = Shares(TIER_SHARES)
+    served(shares, 10, "interactive", "bulk")
+    for number in range(1_000):
+        shares.served(f"tier-{number}")
+    shares.served("tier-7")
+    assert len(shares) == 1_002
+    shares.served("one-more")
+    assert len(shares) == 3, "the named ones, and the newest"
