@@ -195,6 +195,7 @@ def pause(scope: Scope, name: str) -> Pause:
         ({}, {"rules": Rules(hours=dict([parse_hours("eu=UTC,11:00-14:00")]))}, None),
         ({"session": "s"}, {"contexts": ELSEWHERE}, "another worker began the session s"),
         ({"session": "s"}, {"contexts": Contexts(session=Context(worker=1, used_at=NOW))}, None),
+        ({"session": "s"}, {}, None),
         ({"session": "s"}, {"contexts": Contexts(session=Context(worker=2, used_at=NOW - 3_600.0))}, None),
         ({}, {"held": 4, "budget": 4}, "this worker holds 4 tasks and may hold 4"),
         ({}, {"held": 3, "budget": 4}, None),

@@ -42,7 +42,8 @@ def test_a_report_makes_the_worker_wait_there_as_long_as_it_was_told() -> None:
     refusal = check_record(record, "site.test", now=0.0)
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.COOLING_OFF, 300.0)
-    assert "site.test turned it away (blocked)" in refusal.message
+    assert refusal.message == ("this worker reported that site.test turned it away (blocked); it asks again in 300 s")
+    assert refusal.details == {"host": "site.test"}
     assert check_record(record, "site.test", now=300.0) is None
 
 
@@ -82,6 +83,25 @@ def test_what_was_under_way_at_a_report_counts_with_it() -> None:
     assert len(record.reports) == 1
 
 
+def test_a_report_counts_for_the_window_and_no_longer() -> None:
+    record = turned_away(turned_away(now=1e6), now=1e6 + 100.0)
+    assert record.reports == (1e6, 1e6 + 100.0)
+    assert turned_away(record, now=1e6 + WINDOW_S).reports == (1e6 + 100.0, 1e6 + WINDOW_S)
+
+
+def test_what_was_granted_at_the_moment_of_a_report_was_under_way() -> None:
+    record = turned_away(now=100.0)
+    assert turned_away(record, now=101.0, granted_at=100.0).reports == (100.0,)
+    assert turned_away(record, now=101.0, granted_at=100.5).reports == (100.0, 101.0)
+
+
+def test_a_quarantine_that_the_count_brought_names_nobody() -> None:
+    record = quarantined(CLEAN, for_s=60.0, by=None, why="3 blocks", now=0.0)
+    refusal = check_record(record, "site.test", now=0.0)
+    assert refusal is not None
+    assert refusal.message == "this worker is in quarantine on site.test for 60 s more: 3 blocks"
+
+
 def test_a_quarantine_doubles_each_time_up_to_a_day() -> None:
     assert [quarantine_s(times) for times in range(3)] == [QUARANTINE_S, 2 * QUARANTINE_S, 4 * QUARANTINE_S]
     assert quarantine_s(1_000_000) == LONGEST_QUARANTINE_S
@@ -93,6 +113,7 @@ def test_a_quarantine_is_said_with_who_and_why_and_ends() -> None:
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.QUARANTINED, 59.0)
     assert refusal.message == "this worker is in quarantine on site.test by olga for 59 s more: a test"
+    assert refusal.details == {"host": "site.test", "who": "olga", "why": "a test"}
     assert (record.quarantines, record.reports, record.is_clean(1.0)) == (1, (), False)
     assert check_record(lifted(record), "site.test", now=1.0) is None
     assert lifted(record) == Record(prefix="192.0.2.0/24", quarantines=1)
@@ -149,6 +170,10 @@ def test_a_worker_that_a_hundred_sites_turn_away_has_a_trouble_of_its_own() -> N
         "100 sites turn this worker away at once: it gets nothing before some of that has passed"
     )
     assert refusal.details == {"hosts": TROUBLED_HOSTS}
+
+
+def test_of_two_workers_one_is_left_half_of_the_pace() -> None:
+    assert [share_left(workers) for workers in (1, 2, 4)] == [1.0, 0.5, 0.75]
 
 
 @given(st.integers(1, 1_000))
