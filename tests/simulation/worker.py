@@ -84,6 +84,7 @@ class Worker:
 
     Args:
         lies: it reports blocks that didn't happen, asks for eternal waits, and completes what it doesn't hold any more.
+        eternal: whether what it says of blocks asks for a wait without end, too.
         hears: gossip reaches it; else it lives on nudges.
         pace: how much faster than true time its clock runs.
     """
@@ -100,6 +101,7 @@ class Worker:
     counts: Counter[str]
     hello: Hello
     lies: bool = False
+    eternal: bool = True
     hears: bool = True
     pace: float = 1.0
     #: How long a no-op takes, the mean, seconds.
@@ -308,7 +310,7 @@ class Worker:
         self.watch.check_request(grant.task.id, grant.fence, self.ref)
         answer = self.sites.ask(urls[place].split("/")[2])
         if self.lies and self.rng.random() < 0.7:
-            self._later(answer.after_s, lambda: self._finish(grant, "blocked", ETERNITY_S))
+            self._later(answer.after_s, lambda: self._finish(grant, "blocked", ETERNITY_S if self.eternal else None))
         elif answer.reason is not None:
             self._later(answer.after_s, lambda: self._finish(grant, answer.reason, answer.retry_after_s))
         else:
