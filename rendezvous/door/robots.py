@@ -4,6 +4,9 @@ A crawl-delay slows the host's bucket, never quickens it. A site whose robots.tx
 asked again: else its tasks would be granted and given back in circles. A fault that lies in the address itself (no such
 name, nobody listens, a bad certificate) holds nothing: each task of it fails by itself.
 
+What was granted of a host before its crawl-delay was known is given back by its workers, which are told so here: there
+may be several at once, where the site wants one request after another.
+
 Sites that the worker holds no task of (a page redirected there) are asked slowly, so that no worker can have the root
 call on the whole web.
 """
@@ -32,6 +35,8 @@ log = structlog.get_logger()
 _HOLDING: Final = frozenset({Reason.TIMEOUT, Reason.HTTP_5XX, Reason.BLOCKED})
 #: Hosts whose pace was set; forgetting one costs a ledger operation.
 MAX_REMEMBERED: Final = 20_000
+#: What a worker is told to wait at most, seconds; the ledger says when the host may be asked again.
+MAX_WAIT_S: Final = 60.0
 
 
 class HostPaces:
@@ -90,8 +95,22 @@ async def robots(door: Door, call: Call) -> RobotsAnswer | Refusal:
     if refusal is not None:
         return refusal
     answer = await door.robots.rules(origin)
-    await door.paces.heed(host_of(origin), answer)
+    host = host_of(origin)
+    await door.paces.heed(host, answer)
+    if isinstance(answer, RobotsAnswer) and answer.crawl_delay_s and await _outran(door, call, host):
+        return Refusal(
+            RefusalCode.HOST_BUSY,
+            f"{host} asks for {answer.crawl_delay_s:g} s between requests, and that wasn't known when the task was "
+            "granted: give it back",
+            retry_after_s=min(answer.crawl_delay_s, MAX_WAIT_S),
+        )
     return answer
+
+
+async def _outran(door: Door, call: Call, host: str) -> bool:
+    """Whether the worker has a task of the host that others may have been granted at the same time."""
+    worker = call.who.worker
+    return worker is not None and await door.ledger.read(lambda reader: reader.outran_delay(worker, host))
 
 
 async def _stray(door: Door, call: Call, origin: str) -> Refusal | None:

@@ -513,6 +513,32 @@ class LedgerReader:
         )
         return bool(self._rows(statement))
 
+    def outran_delay(self, worker: WorkerRef, host: str) -> bool:
+        """Whether a worker holds a task of a host that was granted before the host's crawl-delay was known.
+
+        Others may have been granted tasks of it at that moment too. Since then a grant of it is the only one, and
+        comes after the last one's delay; so whatever happened to the bucket after the grant says that it isn't such.
+        """
+        statement = (
+            sa.select(t.tasks.c.id)
+            .join(t.workers, t.workers.c.n == t.tasks.c.worker)
+            .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
+            .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+            .where(
+                t.tasks.c.status == sa.literal_column(f"'{Status.ACTIVE.value}'"),
+                t.workers.c.address == worker.address,
+                t.workers.c.instance == worker.instance,
+                t.hosts.c.host == host,
+                sa.or_(
+                    t.hosts.c.unfinished.is_(None),
+                    t.hosts.c.unfinished > 1,
+                    t.tasks.c.granted_at < t.hosts.c.refilled_at,
+                ),
+            )
+            .limit(1)
+        )
+        return bool(self._rows(statement))
+
     def refusals(
         self, task: TaskId, workers: Sequence[tuple[WorkerRef, WorkerFacts]], *, now: float
     ) -> list[tuple[WorkerRef, Refusal | None]]:

@@ -60,7 +60,7 @@ def test_a_crawl_delay_holds_on_two_roots_and_ten_workers_of_which_some_are_kill
     for worker in workers:
         worker.wait_seen(120)  # ten interpreters start at once
     urls = [f"{site}/item/{number}" for number in range(1, PAGES + 1)]
-    job = one.door.submit([page(url) for url in urls])["job"]
+    job = one.door.submit([page(url, max_attempts=9) for url in urls])["job"]
 
     killed: list[Worker] = []
     while len(killed) < KILLED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -370,12 +371,13 @@ async def test_a_worker_that_was_forgotten_is_granted_tasks_by_what_it_said_befo
 class _Web:
     """A root's robots.txt where every site has one, and none is at hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, crawl_delay_s: float | None = None) -> None:
         self.asked: list[str] = []
+        self._crawl_delay_s = crawl_delay_s
 
     async def rules(self, origin: str) -> RobotsAnswer | Refusal:
         self.asked.append(origin)
-        return RobotsAnswer(origin=origin, rules="", fresh_s=60.0)
+        return RobotsAnswer(origin=origin, rules="", fresh_s=60.0, crawl_delay_s=self._crawl_delay_s)
 
     def at_hand(self, _origin: str) -> RobotsAnswer | None:
         return None
@@ -402,3 +404,29 @@ async def test_rules_of_sites_that_a_worker_holds_no_task_of_are_asked_for_slowl
 
         await alice.take(done=[alice.done(grant)])
         assert (await alice.get("/v1/robots?origin=http://h0.example")).code == "rate_limited"
+
+
+async def test_what_was_granted_before_a_crawl_delay_was_known_is_given_back_and_granted_one_by_one(
+    tmp_path: Path,
+) -> None:
+    async with door(tmp_path, host_rate=0.0) as stage:
+        alice, bob, carol = await stage.worker("alice"), await stage.worker("bob"), await stage.requester("carol")
+        object.__setattr__(stage.door, "robots", _Web(crawl_delay_s=0.01))
+        for number in range(3):
+            await stage.submit(carol, urls=(f"http://slow.example/{number}",))
+        asking = "/v1/robots?origin=http://slow.example"
+        early = {worker.address: (await worker.take(want=1))["grants"] for worker in (alice, bob)}
+        for worker in (alice, bob):
+            refused = await worker.get(asking)
+            assert (refused.status, refused.code) == (409, "host_busy")
+        for worker in (alice, bob):
+            (grant,) = early[worker.address]
+            lease = {"task": grant["task"]["id"], "fence": grant["fence"]}
+            assert (await worker.take(released=[lease]))["outcomes"][0]["status"] == "pending"
+
+        async with asyncio.timeout(10):
+            while not (grants := (await alice.take(want=3)).get("grants")):
+                pass
+        assert len(grants) == 1
+        assert "grants" not in await bob.take(want=3)
+        assert (await alice.get(asking)).status == 200
