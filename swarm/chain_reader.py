@@ -6,6 +6,7 @@ which one was asked is always said; it can't forge a voucher, nor keep one from 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,13 +19,15 @@ import orjson
 
 from swarm.errors import ConfigurationError, RpcSaid, RpcUnreachable
 from swarm.model import Address, Wei
-from swarm.vouchers import SIGNATURE_BYTES, Voucher
+from swarm.vouchers import MAX_WEI, SIGNATURE_BYTES, Voucher
 from swarm.words import WORD_BYTES, address_word, keccak, uint_word
 
 __all__ = ["ChainReader", "Channel", "Redemption", "open_chain_reader", "redeem_data", "release_data", "shown_node"]
 
 #: A node that takes longer doesn't answer, seconds.
 TIMEOUT_S: Final = 10.0
+#: An answer that trickles in is given up after so long, seconds.
+WHOLE_ANSWER_S: Final = 20.0
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 #: How long a transaction may take to be mined, and how often that is looked at, seconds.
 MINED_S: Final = 300.0
@@ -33,12 +36,17 @@ LOOK_EVERY_S: Final = 1.0
 GAS_MARGIN_PERCENT: Final = 120
 #: The base fee may double before the transaction is too cheap.
 HEADROOM: Final = 2
+#: What is shown of a node's own words, characters.
+MAX_WORDS: Final = 300
+#: A time on the chain beyond this (Unix seconds, or a delay) is nonsense.
+MAX_TIME_S: Final = 2**40
 
 _REDEEM: Final = "redeem((address,address,uint96,bytes32,bytes32,bytes32))"
 _RELEASE: Final = "release(address)"
 _CHANNEL: Final = "channelOf(address,address)"
 _BALANCE: Final = "balanceOf(address)"
 _EXIT_DELAY: Final = "EXIT_DELAY()"
+_QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,64}")
 #: What the contract may answer to a redemption, and what that means.
 _FAULTS: Final = {
     "NothingDue(address,address)": "nothing is due: what the voucher is of was paid already, or nothing is locked",
@@ -88,9 +96,18 @@ class Redemption:
 
 
 def shown_node(url: str) -> str:
-    """A node's URL without what may be a secret in it: user, path, query."""
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
+    """A node's URL without what may be a secret in it: user, path, query.
+
+    Raises:
+        ConfigurationError: it is no URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError as fault:
+        raise ConfigurationError(
+            f"the node's URL makes no sense: {fault}", hint="give --rpc, such as http://127.0.0.1:8545"
+        ) from fault
     return f"{parts.scheme}://{parts.hostname or ''}{port}"
 
 
@@ -144,13 +161,15 @@ class ChainReader:
             RpcSaid: the node's error.
         """
         body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        until = time.monotonic() + WHOLE_ANSWER_S
         try:
-            with self._http.stream(
-                "POST", self._url, content=body, headers={"Content-Type": "application/json"}
-            ) as response:
+            with self._http.stream("POST", self._url, content=body, headers=headers) as response:
                 raw = b""
-                for part in response.iter_bytes():
+                for part in response.iter_raw():
                     raw += part
+                    if time.monotonic() > until:
+                        raise RpcUnreachable(self.shown, f"its answer took more than {WHOLE_ANSWER_S:.0f} s")
                     if len(raw) > MAX_ANSWER_BYTES:
                         raise RpcUnreachable(self.shown, f"it answered with more than {MAX_ANSWER_BYTES} bytes")
         except (httpx.HTTPError, httpx.InvalidURL) as fault:
@@ -167,7 +186,9 @@ class ChainReader:
         error = error if isinstance(error, dict) else {"message": str(error)}
         code = error.get("code")
         raise RpcSaid(
-            code if isinstance(code, int) else 0, str(error.get("message") or "an error"), _revert_data(error)
+            code if isinstance(code, int) and abs(code) <= MAX_TIME_S else 0,
+            _words_of(error.get("message")),
+            _revert_data(error),
         )
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,6 +218,8 @@ class ChainReader:
         """
         data = selector(_CHANNEL) + address_word(payer) + address_word(payee)
         words = self._words(contract, data, count=3)
+        if max(words[:2]) > MAX_WEI or words[2] > MAX_TIME_S:
+            raise RpcUnreachable(self.shown, "it tells of a channel that the contract can't have")
         return Channel(locked_wei=words[0], settled_wei=words[1], exit_at=words[2])
 
     def credit(self, contract: Address, account: Address) -> Wei:
@@ -205,7 +228,10 @@ class ChainReader:
 
     def exit_delay_s(self, contract: Address) -> int:
         """How long vouchers stay good once a payer wants its collateral back, seconds."""
-        return self._words(contract, selector(_EXIT_DELAY), count=1)[0]
+        (delay_s,) = self._words(contract, selector(_EXIT_DELAY), count=1)
+        if delay_s > MAX_TIME_S:
+            raise RpcUnreachable(self.shown, "it tells of an exit delay that no contract has")
+        return delay_s
 
     def _words(self, contract: Address, data: bytes, *, count: int) -> list[int]:
         answer = self.call("eth_call", {"to": contract, "data": "0x" + data.hex()}, "latest")
@@ -214,18 +240,17 @@ class ChainReader:
                 f"there is no contract at {contract} (asked {self.shown})", hint="give --rpc with a node of its chain"
             )
         try:
-            raw = bytes.fromhex(answer[2:])
-        except (TypeError, ValueError) as fault:
+            raw = bytes.fromhex(answer[2:]) if isinstance(answer, str) else b""
+        except ValueError as fault:
             raise RpcUnreachable(self.shown, "it answered with no hexadecimal") from fault
         if len(raw) != count * WORD_BYTES:
             raise RpcUnreachable(self.shown, "it answered with something else than was asked for")
         return [int.from_bytes(raw[place : place + WORD_BYTES]) for place in range(0, len(raw), WORD_BYTES)]
 
     def _number(self, answer: Any) -> int:
-        try:
-            return int(answer, 16)
-        except (TypeError, ValueError) as fault:
-            raise RpcUnreachable(self.shown, "it answered with no number") from fault
+        if not isinstance(answer, str) or _QUANTITY.fullmatch(answer) is None:
+            raise RpcUnreachable(self.shown, "it answered with no number of 256 bits")
+        return int(answer, 16)
 
     # ── paying out ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -300,11 +325,19 @@ class ChainReader:
                     hint="it may still be; asking again later is harmless: a voucher is never paid twice",
                 )
             self._sleep(LOOK_EVERY_S)
+        if not isinstance(receipt, dict):
+            raise RpcUnreachable(self.shown, f"it answered with no receipt of {name}")
         if self._number(receipt.get("status")) != 1:
             raise ConfigurationError(
                 f"the transaction {name} failed on the chain", hint="somebody may have been faster"
             )
         return name
+
+
+def _words_of(message: Any) -> str:
+    """A node's own words, fit for a terminal."""
+    text = str(message or "an error")[:MAX_WORDS]
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _revert_data(error: dict[str, Any]) -> bytes:
@@ -327,6 +360,9 @@ def _meaning(fault: RpcSaid) -> str:
 @contextmanager
 def open_chain_reader(url: str, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[ChainReader]:
     """A node to look at the chain by.
+
+    Raises:
+        ConfigurationError: the URL makes no sense.
 
     *Resource handling*: its connections are the block's.
     """

@@ -228,7 +228,7 @@ def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, *, yes: bool
         )
     if due_wei < WORTH_TIMES * plan.cost_wei:
         click.echo("that is little for its gas: later it is more, for the same gas", err=True)
-    _agree("redeem it?", yes=yes)
+    _agree("redeem it?", yes=yes, cost_wei=plan.cost_wei, worth_wei=due_wei)
     name = node.send(plan, chain_id=kept.escrow.chain_id, contract=contract, data=data, key=key)
     paid_wei = node.channel(contract, payer, payee).settled_wei - channel.settled_wei
     click.echo(f"redeemed {show_wei(paid_wei)} for {payee}: {name}")
@@ -278,13 +278,18 @@ def release(yes: bool, **given: Any) -> None:
             plan = node.prepare(contract, data, sender=address, due_wei=0)
             cost = f"gas costs {address} at most {show_wei(plan.cost_wei)}"
             click.echo(f"{show_wei(channel.locked_wei)} go back to {account.payer}; {cost}", err=True)
-            _agree("give it back?", yes=yes)
+            _agree("give it back?", yes=yes, cost_wei=plan.cost_wei, worth_wei=channel.locked_wei)
             name = node.send(plan, chain_id=account.escrow.chain_id, contract=contract, data=data, key=key)
             click.echo(f"released {show_wei(channel.locked_wei)} to {account.payer}: {name}")
 
 
-def _agree(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; without one nothing is sent unless it was agreed to."""
+def _agree(question: str, *, yes: bool, cost_wei: int, worth_wei: int) -> None:
+    """Ask on a terminal; without one nothing is sent unless it was agreed to, and never at a senseless price."""
+    if yes and cost_wei > worth_wei:  # what gas costs is the node's word, and it may lie
+        raise ConfigurationError(
+            f"the gas may cost {show_wei(cost_wei)} where {show_wei(worth_wei)} are moved",
+            hint="ask another node with --rpc, or leave --yes out and decide; nothing was sent",
+        )
     if yes:
         return
     if not sys.stdin.isatty():

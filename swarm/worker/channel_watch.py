@@ -61,7 +61,8 @@ def look(url: str, account: Account, last: KeptVoucher | None, key: bytes) -> Lo
     Raises:
         RpcUnreachable: the node doesn't answer.
         RpcSaid: it refuses.
-        ConfigurationError: it is of another chain, there is no contract, or no ether for the gas.
+        ConfigurationError: it is of another chain, there is no contract, no ether for the gas, or the gas would cost
+            more than it brings.
     """
     from eth_account import Account as EthAccount
 
@@ -76,6 +77,12 @@ def look(url: str, account: Account, last: KeptVoucher | None, key: bytes) -> Lo
         data = redeem_data(last.voucher, last.signature)
         sender = EthAccount.from_key(key).address
         plan = node.prepare(contract, data, sender=sender, due_wei=due_wei)
+        if plan.cost_wei >= due_wei:  # a node that lies about fees can't make this worker burn its ether
+            raise ConfigurationError(
+                f"the payer takes its collateral back, {due_wei} wei of it are this worker's, "
+                f"and {node.shown} asks {plan.cost_wei} wei for the gas",
+                hint="if that is too much, ask another node: swarm-worker redeem --rpc URL",
+            )
         if plan.balance_wei < plan.cost_wei:
             raise ConfigurationError(
                 f"the payer takes its collateral back, {due_wei} wei of it are this worker's, "

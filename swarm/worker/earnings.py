@@ -214,9 +214,13 @@ def _believable(rpc: str | None, door_url: str) -> str | None:
 
     Nobody else's settings make this machine speak to its own services.
     """
-    if rpc is None or (_is_private(rpc) and not _is_private(door_url)):
+    try:
+        if rpc is None or (_is_private(rpc) and not _is_private(door_url)):
+            return None
+        parts = urlsplit(rpc)
+        return rpc if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 else None
+    except ValueError:  # no URL at all: the worker goes on without a node
         return None
-    return rpc if urlsplit(rpc).scheme in ("http", "https") else None
 
 
 def _is_private(url: str) -> bool:
