@@ -13,13 +13,15 @@ import secrets
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 import msgspec
+from msgspec import Meta
 
-from swarm.errors import ConfigurationError
+from swarm.errors import ConfigurationError, MalformedInput
 from swarm.identity import lock_directory, read_private, write_private
+from swarm.wire import MAX_INT, AddressText, Count, decode
 
 __all__ = ["ContractFile", "RootDirectory", "SwarmFile", "adopt_swarm", "find_directory", "open_directory"]
 
@@ -48,12 +50,12 @@ class SwarmFile(msgspec.Struct, frozen=True, omit_defaults=True):
 class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
     """``contract.json``: the escrow contract that was deployed from here. No secrets."""
 
-    chain_id: int
-    contract: str
-    block: int
-    payer: str
-    exit_delay_s: int
-    transaction: str
+    chain_id: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    contract: AddressText
+    block: Count
+    payer: AddressText
+    exit_delay_s: Count
+    transaction: Annotated[str, Meta(max_length=128)]
 
 
 @attrs.frozen(kw_only=True)
@@ -108,8 +110,8 @@ class RootDirectory:
         if body is None:
             return None
         try:
-            return msgspec.json.decode(body, type=ContractFile)
-        except msgspec.MsgspecError as fault:
+            return decode(body, ContractFile)
+        except MalformedInput as fault:
             raise ConfigurationError(
                 f"{self.contract_file} is damaged: {fault}", hint="bring it back from a copy, or give --contract"
             ) from fault
@@ -144,9 +146,20 @@ class RootDirectory:
         return self.path / OPERATOR_KEY
 
     def operator_key(self) -> str | None:
-        """The operator's API key; None where none was made yet."""
+        """The operator's API key; None where none was made yet.
+
+        Raises:
+            ConfigurationError: its file is damaged.
+        """
         body = read_private(self.operator_key_file)
-        return body.decode().strip() if body is not None else None
+        if body is None:
+            return None
+        key = body.decode("ascii", errors="replace").strip()
+        if not key or not key.isascii() or not key.isprintable():
+            raise ConfigurationError(
+                f"{self.operator_key_file} is damaged", hint="delete it; the next start makes a new one"
+            )
+        return key
 
     def keep_operator_key(self, key: str) -> None:
         """Store the operator's API key."""

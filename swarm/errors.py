@@ -148,11 +148,13 @@ class StoreFull(SwarmError):
     Attributes:
         where: the directory or address.
         limit_bytes: the cap that was reached; None where the disk itself is full.
+        why: what else keeps it from being written, such as a damaged file.
     """
 
-    def __init__(self, where: str, *, limit_bytes: int | None = None) -> None:
+    def __init__(self, where: str, *, limit_bytes: int | None = None, why: str | None = None) -> None:
         reason = "no space is left on its disk" if limit_bytes is None else f"its cap of {limit_bytes} bytes is reached"
-        super().__init__(f"{where}: {reason}", hint="free some space, or raise --max-disk")
+        hint = "free some space, or raise --max-disk" if why is None else "bring it back from a copy"
+        super().__init__(f"{where}: {why or reason}", hint=hint)
         self.where = where
         self.limit_bytes = limit_bytes
 

@@ -52,6 +52,7 @@ CREATE TABLE IF NOT EXISTS outcomes (
 """
 _PUT: Final = "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _DELETE: Final = "DELETE FROM outcomes WHERE task = ? AND fence = ?"
+_DAMAGED: Final = "results that weren't reported may be lost if it is removed; the door then grants their tasks again"
 
 
 class Journal:
@@ -157,6 +158,8 @@ class Journal:
                     self._connection.execute(_PUT, row)
         except sqlite3.OperationalError as fault:
             raise StoreFull(str(self._path)) from fault
+        except sqlite3.DatabaseError as fault:  # damaged under way
+            raise StoreFull(str(self._path), why=str(fault)) from fault
         self._forgotten.clear()
         self._unfolded += 1
 
@@ -221,11 +224,14 @@ async def open_journal(path: Path, *, clock: Callable[[], float]) -> AsyncIterat
     except sqlite3.Error as fault:
         raise ConfigurationError(
             f"the journal {path} can't be opened: {fault}",
-            hint="results that weren't reported may be lost if it is removed; the door then grants their tasks again",
+            hint=_DAMAGED,
         ) from fault
     journal = Journal(connection, path=path, clock=clock)
     try:
-        journal.load()
+        try:
+            journal.load()
+        except (sqlite3.Error, ValueError, TypeError) as fault:  # its pages, or what stands in its rows
+            raise ConfigurationError(f"the journal {path} is damaged: {fault}", hint=_DAMAGED) from fault
         yield journal
         with contextlib.suppress(StoreFull):  # only forgettings wait: said again at worst
             journal.flush()

@@ -18,8 +18,9 @@ import attrs
 import trio
 
 from swarm.errors import ConfigurationError, StoreFull
-from swarm.model import Address, TaskId
-from swarm.vouchers import Escrow, Voucher
+from swarm.model import Address, TaskId, Wei
+from swarm.vouchers import SIGNATURE_BYTES, Escrow, Voucher
+from swarm.words import WORD_BYTES
 from swarm.worker.promises import Account, Expected, KeptVoucher
 
 __all__ = ["VOUCHERS_FILE", "NotedAccount", "NotedVoucher", "VoucherBook", "open_voucher_book", "read_book"]
@@ -29,6 +30,8 @@ VOUCHERS_FILE: Final = "vouchers.db"
 SCHEMA_VERSION: Final = 1
 #: A task that no voucher paid for within 90 days was never accepted.
 EXPECT_S: Final = 90 * 86_400.0
+#: No amount has more: 2^256 has as many.
+MAX_WEI_DIGITS: Final = 78
 
 #: What tasks are to be paid until a voucher does, and of each channel the last voucher, which is worth all before it.
 _SCHEMA: Final = """
@@ -94,6 +97,7 @@ class VoucherBook:
         self._clock: Final = clock
         self._writing: Final = trio.Lock()
         self._expected = _read_expected(connection, since=clock() - EXPECT_S)
+        _read_all(connection)  # a damaged book is met here, where its opener names it
 
     async def note_account(self, account: Account, *, rpc: str | None) -> None:
         """Note whom this worker works for, and the node that the settings name.
@@ -129,7 +133,7 @@ class VoucherBook:
         """Keep a voucher that pays for these tasks, in the place of the channel's last; durable when this returns.
 
         Raises:
-            StoreFull: the disk is full; nothing was written.
+            StoreFull: the disk is full, or the file is damaged; nothing was written.
         """
         paid = [key for key in tasks if key in self._expected]
         forgetting = [(_FORGET, key) for key in paid]
@@ -150,6 +154,8 @@ class VoucherBook:
                     self._connection.execute(sql, values)
         except sqlite3.OperationalError as fault:
             raise StoreFull(str(self._path)) from fault
+        except sqlite3.DatabaseError as fault:  # damaged under way: the work goes on, and the log says it
+            raise StoreFull(str(self._path), why=str(fault)) from fault
 
 
 @contextlib.asynccontextmanager
@@ -209,19 +215,35 @@ def _row_of(kept: KeptVoucher, *, at: float) -> tuple[Any, ...]:
 
 def _read_all(connection: sqlite3.Connection) -> list[NotedVoucher]:
     """All vouchers in the book; one that an earlier version wrote may have several of a channel."""
-    return [
-        NotedVoucher(
-            kept=KeptVoucher(
-                escrow=Escrow(chain_id=chain_id, address=contract),
-                voucher=Voucher(
-                    requester=payer, worker=payee, cumulative_wei=int(cumulative_wei), tasks_root=bytes(root)
-                ),
-                signature=bytes(signature),
-                tasks=tasks,
-            )
-        )
-        for chain_id, contract, payer, payee, cumulative_wei, root, signature, tasks in connection.execute(_READ)
-    ]
+    return [NotedVoucher(kept=_kept_of(row)) for row in connection.execute(_READ)]
+
+
+def _kept_of(row: tuple[object, ...]) -> KeptVoucher:
+    """A row of ``vouchers``; raises ``sqlite3.DatabaseError`` where nobody can have written it so."""
+    chain_id, contract, payer, payee, cumulative_wei, root, signature, tasks = row
+    if not (
+        isinstance(chain_id, int)
+        and isinstance(tasks, int)
+        and isinstance(contract, str)
+        and isinstance(payer, str)
+        and isinstance(payee, str)
+        and isinstance(root, bytes)
+        and len(root) == WORD_BYTES
+        and isinstance(signature, bytes)
+        and len(signature) == SIGNATURE_BYTES
+        and tasks >= 0
+    ):
+        raise sqlite3.DatabaseError("a voucher in it makes no sense")
+    voucher = Voucher(requester=payer, worker=payee, cumulative_wei=_wei_of(cumulative_wei), tasks_root=root)
+    escrow = Escrow(chain_id=chain_id, address=contract)
+    return KeptVoucher(escrow=escrow, voucher=voucher, signature=signature, tasks=tasks)
+
+
+def _wei_of(text: object) -> Wei:
+    """An amount; raises ``sqlite3.DatabaseError`` where it is none."""
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > MAX_WEI_DIGITS:
+        raise sqlite3.DatabaseError("an amount in it makes no sense")
+    return int(text)
 
 
 def _read_expected(connection: sqlite3.Connection, *, since: float) -> dict[tuple[TaskId, int], Expected]:
@@ -230,7 +252,7 @@ def _read_expected(connection: sqlite3.Connection, *, since: float) -> dict[tupl
         connection.execute("DELETE FROM expected WHERE written_at < ?", (since,))
     rows = connection.execute("SELECT task, generation, result, reward_wei FROM expected")
     return {
-        (task, generation): Expected(result=result, reward_wei=int(reward_wei))
+        (task, generation): Expected(result=result, reward_wei=_wei_of(reward_wei))
         for task, generation, result, reward_wei in rows
     }
 
@@ -256,6 +278,9 @@ def read_book(path: Path) -> list[tuple[NotedAccount, NotedVoucher | None]]:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
             connection.execute("PRAGMA query_only=ON")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if not version and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return []  # made, and its maker was killed before it wrote anything
             accounts = connection.execute(
                 "SELECT chain_id, contract, payer, payee, rpc FROM accounts ORDER BY written_at"
             ).fetchall()
@@ -266,5 +291,7 @@ def read_book(path: Path) -> list[tuple[NotedAccount, NotedVoucher | None]]:
     noted = []
     for chain_id, contract, payer, payee, rpc in accounts:
         account = NotedAccount(escrow=Escrow(chain_id=chain_id, address=contract), payer=payer, payee=payee, rpc=rpc)
+        if not (isinstance(chain_id, int) and all(isinstance(one, str) for one in (contract, payer, payee, rpc or ""))):
+            raise ConfigurationError(f"the book of vouchers {path} can't be read: an account in it makes no sense")
         noted.append((account, last.get((account.escrow, payer, payee))))
     return noted
