@@ -66,6 +66,8 @@ def list_channels(as_json: bool, **given: Any) -> None:
         ]
         click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
         return
+    if not rows:
+        click.echo("there are no channels: no job was paid by vouchers yet", err=True)
     for row in rows:
         amounts = f"earned {show_wei(row.owed_wei)}\tredeemed {show_wei(row.settled_wei)}"
         exiting = "" if row.exit_at is None else f"\tback from {_moment(row.exit_at)}"

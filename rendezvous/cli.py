@@ -342,7 +342,7 @@ def revoke_keys(name: str, why: str, **given: Any) -> None:
     revoked = apply(settings, Revoke(owner=name, who=OPERATOR, why=why))
     if not revoked.keys and not revoked.workers:
         raise ConfigurationError(f"nobody called {name} has a key", hint="swarm-root keys list shows who has")
-    click.echo(f"revoked {revoked.keys} keys of {name}; {revoked.requeued} tasks of its workers wait again")
+    click.echo(f"revoked {name}'s keys: {revoked.keys}; tasks of its workers that wait again: {revoked.requeued}")
 
 
 @cli.command(

@@ -141,7 +141,8 @@ def _of(function: Callable[..., Any]) -> Callable[..., Any]:
 def pause(host: str | None, job: str | None, why: str, **given: Any) -> None:
     """Grant nothing any more: of the swarm, a host or a job. What workers hold already they may finish."""
     answer = _ask(given, "POST", "/v1/admin/pause", {"host": host, "job": job, "why": why})
-    click.echo(f"paused: {_named(answer)}; swarm-root resume ends it")
+    ending = f" --{answer['scope']} {answer['name']}" if answer.get("name") else ""
+    click.echo(f"paused: {_named(answer)}; swarm-root resume{ending} ends it")
 
 
 @click.command(
@@ -227,7 +228,9 @@ def policy(**given: Any) -> None:
         ran = f"{one['kind']} {one['version']}\tworker {one['worker']}"
         click.echo(f"version\t{ran}\t{one['success_rate']:.1%} of {of}")
     counted, second = found["quarantines_counted"], found["quarantines_second_order"]
-    click.echo(f"{counted} quarantines by the count so far, {second} of them of workers that took over another's tasks")
+    click.echo(
+        f"quarantines after blocks so far\t{counted}, {second} of them of workers that had taken over another's tasks"
+    )
 
 
 @click.command(
@@ -311,7 +314,10 @@ def admit(address: str, why: str, **given: Any) -> None:
 @_where
 def acts(limit: int, **given: Any) -> None:
     """List what operators did, the newest first: when, who, what, why."""
-    for act in _ask(given, "GET", "/v1/admin/acts", query=f"?limit={limit}")["items"]:
+    items = _ask(given, "GET", "/v1/admin/acts", query=f"?limit={limit}")["items"]
+    if not items:
+        click.echo("no operator did anything by hand yet", err=True)
+    for act in items:
         click.echo(f"{_clock(act['at'])}\t{act['who']}\t{act['act']}\t{act['subject']}\t{act['why']}")
 
 

@@ -29,6 +29,9 @@ async def start(door: Door, call: Call) -> web.Response:
         f"<p>This is the door of the task swarm <b>{name}</b>.</p>"
         "<ul><li><a href='docs'>the calls</a>, <a href='openapi.json'>openapi.json</a></li>"
         "<li><a href='settings'>settings</a>, as a worker reads them</li></ul>"
+        "<p>To work for it, ask its operator for a join link: <code>swarm-worker 'LINK'</code>.</p>"
+        "<p>To have pages scraped, ask for a key, then: <code>swarm login URL</code> with this page's address, and "
+        "<code>swarm submit urls.txt</code>.</p>"
     )
     return web.Response(text=page("Task swarm", body), content_type="text/html", headers=HEADERS)
 

@@ -114,7 +114,9 @@ def find_worker(door: Door, wanted: str) -> Worker | None:
 def unknown_worker(wanted: str) -> Refusal:
     """There is none of this id, or several of this address."""
     return Refusal(
-        RefusalCode.NOT_FOUND, f"there is no one worker {wanted[:120]}; ids are ADDRESS:INSTANCE, see GET /v1/workers"
+        RefusalCode.NOT_FOUND,
+        f"there is no one worker {wanted[:120]}: swarm workers lists the addresses; where one has several workers, "
+        "ADDRESS:INSTANCE names it, as swarm workers --json shows",
     )
 
 

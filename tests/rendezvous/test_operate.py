@@ -24,7 +24,7 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
         assert told.out.strip().split("\t")[1:] == ["operator", "revoked", "carol", "left the team"]
 
         paused = await run(tmp_path, "pause", "--host", "Example.com", "--why", "its owner called", "--data", data)
-        assert paused.out == "paused: host example.com; swarm-root resume ends it\n"
+        assert paused.out == "paused: host example.com; swarm-root resume --host example.com ends it\n"
         resumed = await run(tmp_path, "resume", "--host", "example.com", "--data", data)
         assert resumed.out == "resumed: host example.com\n"
         pinned = await run(tmp_path, "approve-version", "worker", "0.1.0", "--why", "x", "--data", data)
