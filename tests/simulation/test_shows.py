@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.policy.order import AGEING_S
 from tests.simulation.fleet import open_fleet
@@ -36,21 +34,22 @@ def test_a_task_of_the_lowest_priority_is_done_in_the_end_however_much_of_the_hi
     assert ages_s < wait_s < 1.1 * ages_s * 4 / 3  # what came before it had aged is done first
 
 
-@pytest.mark.parametrize("eternal", [True, False])
-def test_a_liar_slows_nobody_but_itself(tmp_path: Path, eternal: bool) -> None:
-    alone = honest_work(new_database(tmp_path / "alone.sqlite"), liars=0)
-    beside = honest_work(new_database(tmp_path / "beside.sqlite"), liars=1, eternal=eternal)
-    assert beside >= 0.95 * alone
+def test_a_liar_slows_nobody_but_itself_whatever_it_says(tmp_path: Path) -> None:
+    how = {"seconds": 400.0, "hosts": 2, "workers": 4}
+    alone = honest_work(new_database(tmp_path / "alone.sqlite"), liars=0, **how)
+    for eternal in (True, False):
+        beside = honest_work(new_database(tmp_path / f"{eternal}.sqlite"), liars=1, eternal=eternal, **how)
+        assert beside >= 0.95 * alone
 
 
 def test_a_host_that_fails_at_everything_keeps_its_pace_and_costs_the_others_nothing(tmp_path: Path) -> None:
-    calm = live_storm(new_database(tmp_path / "calm.sqlite"), broken=False, seconds=100.0)
-    storm = live_storm(new_database(tmp_path / "storm.sqlite"), broken=True, seconds=100.0)
-    assert storm.retries > 100
+    calm = live_storm(new_database(tmp_path / "calm.sqlite"), broken=False, seconds=60.0)
+    storm = live_storm(new_database(tmp_path / "storm.sqlite"), broken=True, seconds=60.0)
+    assert storm.retries > 60
     assert storm.most <= storm.allowed
     assert storm.others >= 0.9 * calm.others
 
 
 def test_few_of_many_idle_workers_ask_for_a_task(tmp_path: Path) -> None:
-    found = count_questions(new_database(tmp_path / "ledger.sqlite"), tasks=15)
+    found = count_questions(new_database(tmp_path / "ledger.sqlite"), tasks=10)
     assert 0.0 < found.asks <= 2.5
