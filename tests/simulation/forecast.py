@@ -6,34 +6,19 @@ length, so the rest is reckoned at the rate of the middle half.
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
 import attrs
-import structlog
 
-from rendezvous.ledger.ops import Submit, WorkerRef
 from rendezvous.ledger.settings import LedgerSettings
-from swarm.model import Move
-from swarm.wire import Announcement, Hello
-from tests.rendezvous.ledger_world import START, World, new_task
-from tests.simulation.network import Network, Weather
-from tests.simulation.root import Root
-from tests.simulation.sites import Site, Sites
-from tests.simulation.time import Timeline
-from tests.simulation.watch import Pace, Watch
-from tests.simulation.worker import Worker
+from tests.simulation.fleet import FOREVER_S, Fleet, open_fleet
+from tests.simulation.sites import Site
 
 __all__ = ["Forecast", "Job"]
 
 #: So many pages are lived, at most; the others are reckoned.
 SAMPLE: Final = 20_000
-#: Tasks of one submission.
-CHUNK: Final = 1_000
-#: Nothing takes longer than this, virtual seconds.
-FOREVER_S: Final = 10 * 365 * 86_400.0
 
 
 @attrs.frozen(kw_only=True)
@@ -88,81 +73,36 @@ class Forecast:
     """
 
     def __init__(self, job: Job, database: Path, *, seed: int = 0) -> None:
-        rng = random.Random(seed)
-        self.job = job
-        self.timeline = Timeline()
-        network = Network(self.timeline, rng, Weather(delay_s=0.02))
-        rate = 1 / job.every_s if job.every_s else 0.0
-        names = [f"site-{number}.test" for number in range(job.hosts)]
-        sites = Sites(self.timeline, rng, [Site(name=name, latency_s=job.latency_s) for name in names])
-        self.watch = Watch({name: Pace(rate_per_s=rate, burst=5.0) for name in names})
-        self.world = World(database, LedgerSettings(host_rate_per_s=rate, host_burst=5.0))
-        self.workers: dict[WorkerRef, Worker] = {}
-        self.root = Root(
-            self.world,
-            self.timeline,
-            rng,
-            started_at=START,
-            watch=self.watch,
-            gossip=self._gossip,
-            session=lambda ref: self.workers[ref].session,
-        )
-        self._network = network
-        hello = Hello(version="0.1.0", kinds={"scrape": "1"}, slots=job.slots)
-        for number in range(job.workers):
-            ref = WorkerRef(f"0x{number:040x}", f"instance-{number}")
-            self.workers[ref] = Worker(
-                name=f"worker-{number}",
-                ref=ref,
-                slots=job.slots,
-                timeline=self.timeline,
-                network=network,
-                sites=sites,
-                watch=self.watch,
-                root=self.root,
-                rng=rng,
-                counts=Counter(),
-                hello=hello,
-            )
-            self.timeline.after(number / job.workers, self.workers[ref].start)
-        self._names = names
-
-    def _gossip(self, announcement: Announcement) -> None:
-        for worker in self.workers.values():
-            self._network.carry(worker.name, lambda worker=worker: worker.hear(announcement))
+        self._job: Final = job
+        self._database: Final = database
+        self._seed: Final = seed
 
     def run(self) -> Outcome:
         """Live it."""
-        with structlog.testing.capture_logs():
-            try:
-                return self._run()
-            finally:
-                self.world.close()
+        job = self._job
+        rate = 1 / job.every_s if job.every_s else 0.0
+        sites = [Site(name=f"site-{number}.test", latency_s=job.latency_s) for number in range(job.hosts)]
+        settings = LedgerSettings(host_rate_per_s=rate, host_burst=5.0)
+        how = {"workers": job.workers, "slots": job.slots, "seed": self._seed}
+        with open_fleet(self._database, sites, settings, **how) as fleet:
+            return self._run(fleet, [site.name for site in sites])
 
-    def _run(self) -> Outcome:
-        job, lived = self.job, min(self.job.pages, SAMPLE)
-        self.timeline.run_until(2.0)
-        for first in range(0, lived, CHUNK):
-            tasks = tuple(
-                new_task(kind="scrape", host=host, urls=(f"https://{host}/{page}",), expires_in_s=FOREVER_S)
-                for page in range(first, min(first + CHUNK, lived))
-                for host in (self._names[page % job.hosts],)
-            )
-            self.root.do(Submit(owner="owner", job=f"job-{first}", job_named=False, name=None, tasks=tasks))
-        began = self.timeline.now
+    def _run(self, fleet: Fleet, names: list[str]) -> Outcome:
+        job, lived = self._job, min(self._job.pages, SAMPLE)
+        fleet.submit([names[page % job.hosts] for page in range(lived)])
+        began = fleet.now
         ends: list[float] = []
-        while self.watch.moves[Move.COMPLETE.value] < lived and self.timeline.now < FOREVER_S:
-            before = self.watch.moves[Move.COMPLETE.value]
-            self.timeline.run_until(self.timeline.now + 1.0)
-            ends += [self.timeline.now] * (self.watch.moves[Move.COMPLETE.value] - before)
+        while (before := fleet.completed) < lived and fleet.now < FOREVER_S:
+            fleet.run(1.0)
+            ends += [fleet.now] * (fleet.completed - before)
         low, high = ends[lived // 4], ends[lived * 3 // 4]
         rate = (lived // 2) / (high - low) if high > low else lived / max(ends[-1] - began, 1.0)
         return Outcome(
             lived=lived,
             rate_per_s=rate,
             done_s=ends[-1] - began + (job.pages - lived) / rate,
-            asks=self.root.counts["asks"] / lived,
-            turns=self.root.counts["turns"] / lived,
+            asks=fleet.root.counts["asks"] / lived,
+            turns=fleet.root.counts["turns"] / lived,
             paced_rate_per_s=job.hosts / job.every_s if job.every_s else None,
             slots_rate_per_s=job.workers * job.slots / job.latency_s,
         )
