@@ -209,6 +209,11 @@ def adopt_swarm(path: Path, source: Path) -> None:
         DirectoryLocked: a root uses the new directory.
         ConfigurationError: the source is none, or the new directory is another swarm's already.
     """
+    if not (source / SWARM_KEY).exists():
+        raise ConfigurationError(
+            f"there is no {SWARM_KEY} in {source}",
+            hint=f"name the first root's data directory, or one with copies of its {SWARM_KEY} and {SWARM_FILE}",
+        )
     first = find_directory(source)
     with lock_directory(path):
         if (path / SWARM_KEY).exists() or (path / SWARM_FILE).exists():

@@ -80,7 +80,7 @@ def settings() -> Iterator[str]:
 
 
 def _row(one: Declared) -> str:
-    unit = f", in {one.unit}" if one.unit and one.default is not None else ""
+    unit = f" (in {one.unit})" if one.unit and one.default is not None else ""
     return f"| `--{one.option}` | `{one.variable}` | {_default(one)} | {one.help.replace('|', '∣')}{unit} |"
 
 

@@ -1,9 +1,10 @@
-"""``swarm-root --help``: everything is in a section, and every command shows what to type."""
+"""``swarm-root`` explains itself: all is in a section of the help, every command shows what to type, errors hint."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -59,3 +60,14 @@ def test_every_setting_of_a_root_is_in_one_section_of_the_help_of_run(capsys: py
     assert sorted(named) == sorted({one.field for one in settings} - LAST)
     assert all(len(re.findall(rf"^  --{one.option} ", shown, re.MULTILINE)) == 1 for one in settings)
     assert all(f"\n{title}:\n" in shown for title in OPTION_SECTIONS)
+
+
+def test_a_further_root_that_is_given_no_swarm_is_told_which_files_to_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", "--data", str(tmp_path / "two"), "--swarm-of", str(tmp_path)]) == 2
+
+    told = capsys.readouterr().err
+    assert f"there is no swarm.key in {tmp_path}" in told
+    assert "copies of its swarm.key and swarm.json" in told
+    assert not (tmp_path / "two").exists()
