@@ -18,6 +18,7 @@ from swarm.model import RefusalCode
         ("::ffff:192.0.2.77", "192.0.2.0/24"),
         ("2001:db8:1:2::3", "2001:db8:1::/48"),
         ("fe80::1%eth0", "fe80::/48"),
+        ("192.0.2.77%eth0", "192.0.2.0/24"),
         ("", None),
         (None, None),
         ("unix:", None),
