@@ -46,11 +46,12 @@ CidText = Annotated[str, Meta(min_length=46, max_length=64)]
 AddressText = Annotated[str, Meta(min_length=42, max_length=42)]
 PeerIdText = Annotated[str, Meta(min_length=40, max_length=64)]
 MultiaddrText = Annotated[str, Meta(min_length=1, max_length=256)]
-WeiText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,77})$")]
+# Python's ``$`` matches before a newline at the end, too, other languages' doesn't: (?!\n) makes all of them alike.
+WeiText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,77})$(?!\n)")]
 #: An Ethereum signature: r, s, v.
-SignatureText = Annotated[str, Meta(pattern=r"^0x[0-9a-f]{130}$")]
-KindText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.-]{0,39}$")]
-REASON_PATTERN: Final = r"^[a-z][a-z0-9_]{0,39}$"
+SignatureText = Annotated[str, Meta(pattern=r"^0x[0-9a-f]{130}$(?!\n)")]
+KindText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.-]{0,39}$(?!\n)")]
+REASON_PATTERN: Final = r"^[a-z][a-z0-9_]{0,39}$(?!\n)"
 ReasonText = Annotated[str, Meta(pattern=REASON_PATTERN)]
 NameText = Annotated[str, Meta(min_length=1, max_length=64)]
 Label = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -60,7 +61,7 @@ Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Fence = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 #: ``tier`` names a share of the capacity; the two that exist unless the operator says otherwise.
-TierText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,19}$")]
+TierText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,19}$(?!\n)")]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -303,7 +304,7 @@ class Acceptance(Answer, frozen=True, kw_only=True):
     #: An Ethereum address, or a peer id.
     signer: Annotated[str, Meta(min_length=40, max_length=64)]
     #: Hexadecimal: 65 bytes by an Ethereum key, 64 by an Ed25519 key.
-    signature: Annotated[str, Meta(pattern=r"^0x([0-9a-f]{130}|[0-9a-f]{128})$")] = UNSIGNED
+    signature: Annotated[str, Meta(pattern=r"^0x([0-9a-f]{130}|[0-9a-f]{128})$(?!\n)")] = UNSIGNED
     ethereum: PaidBy | None = None
 
 
@@ -410,9 +411,9 @@ class SignedVoucher(Answer, frozen=True, kw_only=True):
     payee: AddressText
     cumulative_wei: WeiText
     #: The hash chain over the tasks paid for, 32 bytes.
-    tasks_root: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{64}$")]
+    tasks_root: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{64}$(?!\n)")]
     #: r and vs (EIP-2098), 64 bytes.
-    signature: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{128}$")]
+    signature: Annotated[str, Meta(pattern=r"^0x[0-9a-f]{128}$(?!\n)")]
     #: The amount of the voucher that ``tasks`` follow: that of the worker's last one, or 0.
     since_wei: WeiText = "0"
     tasks: Annotated[tuple[VoucherTask, ...], Meta(max_length=MAX_VOUCHER_TASKS)] = ()

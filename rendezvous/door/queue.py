@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Final
+from uuid import UUID
 
 import attrs
 import msgspec
@@ -178,6 +179,9 @@ def _read(number: int, raw: bytes, *, owner: str, fallback: JobId, paid: bool) -
     unstorable = check_storable(where)
     if unstorable is not None:
         return Refusal(RefusalCode.UNSTORABLE_TEXT, unstorable)
+    odd = _odd(where)
+    if odd is not None:
+        return Refusal(RefusalCode.BAD_REQUEST, odd)
     job = where.job or fallback
     task = prepare(message.task, job=job)
     if isinstance(task, Refusal):
@@ -186,6 +190,18 @@ def _read(number: int, raw: bytes, *, owner: str, fallback: JobId, paid: bool) -
     if unpayable is not None:
         return unpayable
     return _Line(number=number, task=task, owner=where.owner or owner, job=job), where.id
+
+
+def _odd(where: _Known) -> str | None:
+    """What no export says: a job that is no UUID, an owner that no key can have."""
+    if where.owner is not None and not where.owner.isprintable():
+        return "the owner's name has characters that can't be printed"
+    try:
+        if where.job is not None and str(UUID(where.job)) != where.job:
+            raise ValueError
+    except ValueError:
+        return f"the job {where.job!r} isn't the id of one"
+    return None
 
 
 def _batches(lines: list[_Line]) -> Iterable[list[_Line]]:

@@ -102,3 +102,24 @@ async def test_a_job_of_somebody_else_is_not_joined(tmp_path: Path) -> None:
         assert (taken["created"], taken["faults"][0]["code"]) == (0, "not_found")
         assert (await carol.post("/v1/queue/import", _joined([line]))).code == "forbidden"
         assert (await stage.operator.post("/v1/queue/import", b"x\n" * 10_001)).code == "body_too_large"
+
+
+async def test_lines_with_an_odd_owner_or_a_job_that_is_none_are_refused_and_the_others_taken(tmp_path: Path) -> None:
+    def line(number: int, **said: str) -> dict[str, Any]:
+        return {"kind": "noop", "urls": [f"http://a.example/{number}"], **said}
+
+    odd = [
+        line(1, job="0" * 33 + "\u202e" * 3),
+        line(2, job="../" * 12),
+        line(3, owner="eve\n"),
+        line(4, owner="\u202eeve"),
+        line(5, kind="noop\n"),
+        line(6, tier="bulk\n"),
+    ]
+    async with door(tmp_path) as stage:
+        taken = (await stage.operator.post("/v1/queue/import", _joined([*odd, line(7, owner="carol")]))).data
+        assert (taken["created"], taken["refused"]) == (1, 6)
+        assert [fault["code"] for fault in taken["faults"]] == ["bad_request"] * 6
+        carol = await stage.requester("carol")
+        refused = await carol.post("/v1/tasks", {"tasks": [line(8, kind="noop\n")]})
+        assert (refused.status, refused.code) == (400, "bad_request")
