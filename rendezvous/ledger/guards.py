@@ -22,10 +22,7 @@ __all__ = [
     "repeated_result",
 ]
 
-_STATUS_WORDS: Final = {
-    Status.WAITING: "is waiting for another attempt",
-    Status.PENDING: "is waiting for a worker",
-    Status.ACTIVE: "is being worked on",
+_ENDED: Final = {
     Status.COMPLETED: "has completed",
     Status.FAILED: "has failed",
     Status.CANCELLED: "was cancelled",
@@ -59,9 +56,7 @@ def check_lease(row: TaskRow, worker: int, fence: int, *, now: float) -> Refusal
     ran_out = row.status is Status.FAILED and row.lease_until is not None
     if ran_out or row.status in (Status.PENDING, Status.WAITING):
         return lease_ended(row)
-    return Refusal(
-        RefusalCode.WRONG_STATUS, f"the task {_STATUS_WORDS[row.status]}", details={"status": row.status.value}
-    )
+    return Refusal(RefusalCode.WRONG_STATUS, f"the task {_ENDED[row.status]}", details={"status": row.status.value})
 
 
 def lease_ended(row: TaskRow) -> Refusal:

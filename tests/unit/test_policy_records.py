@@ -188,5 +188,6 @@ def test_nobody_gets_faster_when_another_is_quarantined(workers: int) -> None:
 def test_a_record_that_was_careful_stays_so_until_the_quarantine() -> None:
     record = turned_away(turned_away(careful=True), now=100.0)
     assert record.careful
+    assert not turned_away(turned_away()).careful
     assert not quarantined(record, for_s=1.0, by=None, why="", now=0.0).careful
     assert attrs.evolve(record, careful=False) != record
