@@ -138,6 +138,7 @@ def live_storm(
     database: Path,
     *,
     broken: bool,
+    hangs_s: float | None = None,
     seconds: float = 300.0,
     rate_per_s: float = 2.0,
     others: int = 9,
@@ -146,13 +147,18 @@ def live_storm(
     window_s: float = 10.0,
     seed: int = 0,
 ) -> Storm:
-    """Ask ten hosts as fast as they may be asked; one of them fails at everything, or doesn't."""
+    """Ask ten hosts as fast as they may be asked; one of them fails at everything, or doesn't.
+
+    Args:
+        hangs_s: how long it takes to fail; None: as long as an answer.
+    """
     names = [STORMY, *(f"site-{number}.test" for number in range(others))]
     settings = LedgerSettings(host_rate_per_s=rate_per_s, host_burst=5.0)
     sites = [Site(name=name, latency_s=0.3) for name in names]
     with open_fleet(database, sites, settings, workers=workers, slots=slots, seed=seed) as fleet:
         if broken:
             fleet.sites.all[STORMY].broken_until = float("inf")
+            fleet.sites.all[STORMY].hangs_s = hangs_s
         each = int(rate_per_s * seconds * 1.2)
         fleet.submit([name for _ in range(each) for name in names], max_attempts=20)
         fleet.run(seconds)

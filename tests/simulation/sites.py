@@ -27,12 +27,14 @@ class Site:
 
     Args:
         latency_s: the mean time of an answer.
+        hangs_s: how long it thinks before it fails, while it is broken; None: no longer than otherwise.
         crawl_delay_s: what its robots.txt asks for; None for nothing.
     """
 
     name: str
     latency_s: float
     crawl_delay_s: float | None = None
+    hangs_s: float | None = None
     slow_until: float = 0.0
     broken_until: float = 0.0
     bans_until: float = 0.0
@@ -55,7 +57,8 @@ class Sites:
         if now < site.bans_until:
             return Answer(after_s=after_s, reason="blocked", retry_after_s=rng.choice((None, 5.0, 60.0)))
         if now < site.broken_until:
-            return Answer(after_s=after_s, reason=rng.choice(("http_5xx", "connect", "timeout")))
+            fails_after_s = after_s if site.hangs_s is None else site.hangs_s
+            return Answer(after_s=fails_after_s, reason=rng.choice(("http_5xx", "connect", "timeout")))
         return Answer(after_s=after_s * (20 if now < site.slow_until else 1))
 
     def trouble(self) -> None:
