@@ -91,10 +91,15 @@ def restore(engine: Engine, file: Path) -> None:
             f"the ledger at {name_of(engine.url)} is {kind}",
             hint="restore into the kind of database that the backup is of; nothing was changed",
         )
-    if kind == "sqlite":
-        _restore_sqlite(engine, file)
-    else:
-        _restore_postgres(engine, file)
+    try:
+        if kind == "sqlite":
+            _restore_sqlite(engine, file)
+        else:
+            _restore_postgres(engine, file)
+    except OSError as fault:  # such as no room for the copy that is looked through first
+        raise ConfigurationError(
+            f"{file} can't be restored: {fault.strerror or fault}", hint="the ledger is as it was before"
+        ) from fault
     engine.dispose()
     migrate(engine)
 

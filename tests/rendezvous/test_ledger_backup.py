@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,3 +178,21 @@ def test_a_backup_needs_postgresqls_own_program(
     assert "pg_dump isn't installed here" in said
     assert "postgresql-client" in said
     assert not (tmp_path / "file").exists()
+
+
+def test_a_restore_without_room_for_the_copy_says_so_and_changes_nothing(
+    world: World, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = world.one()
+    file = tmp_path / "backup"
+    assert migrate(data, located(world), "backup", str(file)) == 0
+    world.close()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    assert migrate(data, located(world), "restore", str(file)) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    world.open()
+    assert world.task(task).status == "pending"
