@@ -274,7 +274,7 @@ async def test_a_worker_keeps_its_money_through_an_exit_and_the_root_gets_the_re
     assert world.intents()[-1].state is IntentState.DONE
     await check_books(world)
     # the old voucher stays worthless, and new work is funded anew
-    with pytest.raises(RpcSaid, match="NothingDue"):
+    with refused("NothingDue"):
         await send(world.rpc, key_of("mallory"), world.contract, redeem_data(voucher, signature))
     submit(world, 1)
     work(world, 1)
