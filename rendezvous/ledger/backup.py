@@ -136,7 +136,10 @@ def _copy_sqlite(source: Path, target: Path) -> None:
 
 def _restore_sqlite(engine: Engine, file: Path) -> None:
     ledger = _sqlite_file(engine)
-    with tempfile.TemporaryDirectory(dir=ledger.absolute().parent) as directory:
+    beside, prefix = ledger.absolute().parent, f".{ledger.name}.restore-"
+    for left in beside.glob(f"{prefix}*"):  # of a restore that was killed: a whole copy of the ledger
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=beside, prefix=prefix) as directory:
         prepared = Path(directory) / "ledger.sqlite"
         shutil.copyfile(file, prepared)
         prepared.chmod(0o600)

@@ -196,3 +196,14 @@ def test_a_restore_without_room_for_the_copy_says_so_and_changes_nothing(
     assert "No space left on device" in capsys.readouterr().err
     world.open()
     assert world.task(task).status == "pending"
+
+
+def test_a_restore_clears_away_what_a_killed_one_left(data: Path, tmp_path: Path) -> None:
+    world = World(str(data / "ledger.sqlite"))
+    assert migrate(data, located(world), "backup", str(tmp_path / "backup")) == 0
+    world.close()
+    left = data / ".ledger.sqlite.restore-abc"
+    left.mkdir()
+    (left / "ledger.sqlite").write_bytes(b"half of it")
+    assert migrate(data, located(world), "restore", str(tmp_path / "backup")) == 0
+    assert list(data.glob(".ledger.sqlite.restore-*")) == []
