@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -204,7 +205,7 @@ def start_root(stage: Stage, chain: DemoChain | None) -> dict[str, Any]:
     ready = stage.directory / "root.ready"
     stage.start(
         "root",
-        *("swarm-root", "run", "--data", str(stage.directory / "root"), "--bind", f"127.0.0.1:{free_port()}"),
+        *("swarm-root", "run", "--data", str(stage.directory / "root"), "--bind", "127.0.0.1:0"),
         *("--ready-file", str(ready), "--host-rate", "0", "--allow-private", "on"),
         *(chain.options if chain is not None else ()),
     )
@@ -432,10 +433,12 @@ Logs and data are in {stage.directory}. Ctrl-C here ends it all.""",
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port below those that the system gives to outgoing connections: one of them could take it meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # noqa: S311 -- no secret
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def first_line(path: Path) -> str | None:
