@@ -435,7 +435,7 @@ Logs and data are in {stage.directory}. Ctrl-C here ends it all.""",
 def free_port() -> int:
     """A port below those that the system gives to outgoing connections: one of them could take it meanwhile."""
     while True:
-        port = random.randrange(20_000, 32_000)  # noqa: S311 -- no secret
+        port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
