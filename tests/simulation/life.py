@@ -154,7 +154,7 @@ class Simulation:
                 slots=slots,
                 labels=("big",) if rng.random() < 0.5 or number == 0 else (),
             ),
-            lies=number > 0 and rng.random() < 0.1,
+            lies=number > 0 and rng.random() < 0.2,
             hears=rng.random() < 0.8,
             pace=rng.choice((1.0, 1.0, 0.99, 1.01)),
             work_s=rng.choice((0.01, 1.0, 10.0)),

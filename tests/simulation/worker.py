@@ -229,13 +229,15 @@ class Worker:
     def _forged(self, turn: Turn) -> Turn:
         """The turn with a completion by a lease that this worker once had."""
         said = {entry.fence for entry in (*turn.done, *turn.failed, *turn.released)}
+        said |= {lease.fence for lease in self.turns.leases}
         past = [lease for lease in self._past if lease[1] not in said]
         if not past:
             return turn
-        task, fence = self.rng.choice(past)
+        mine = {lease.task for lease in self.turns.leases}
+        again = [lease for lease in past if lease[0] in mine]  # by an older lease of what it holds, where there is one
+        task, fence = self.rng.choice(again or past)
         done = self._done(task, fence, "noop")
-        held = tuple(entry for entry in turn.held if entry.fence != fence)
-        return msgspec.structs.replace(turn, done=(*turn.done, done), held=held)
+        return msgspec.structs.replace(turn, done=(*turn.done, done))
 
     def _done(self, task: TaskId, fence: int, kind: str) -> Done:
         manifest = Manifest(task=task, worker=self.ref.address, kind=kind, versions={"run": str(fence)})
