@@ -56,7 +56,7 @@ async def talk(
         turn = turns.take_turn(clock(), stats=stats)
         if turn is None:
             await wake.wait(turns.wait_s(clock()))
-            await trio.lowlevel.checkpoint()  # whatever is ready at the same moment is said in the same turn
+            await wake.calm()  # whatever is ready at the same moment is said in the same turn
             continue
         try:
             answer = await door.turn(turn)
