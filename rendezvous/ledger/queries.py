@@ -498,20 +498,7 @@ class LedgerReader:
 
     def holds_host(self, worker: WorkerRef, host: str) -> bool:
         """Whether a worker holds a task of a host."""
-        statement = (
-            sa.select(t.tasks.c.id)
-            .join(t.workers, t.workers.c.n == t.tasks.c.worker)
-            .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
-            .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
-            .where(
-                t.tasks.c.status == sa.literal_column(f"'{Status.ACTIVE.value}'"),
-                t.workers.c.address == worker.address,
-                t.workers.c.instance == worker.instance,
-                t.hosts.c.host == host,
-            )
-            .limit(1)
-        )
-        return bool(self._rows(statement))
+        return bool(self._rows(_held_of_host(worker, host).limit(1)))
 
     def outran_delay(self, worker: WorkerRef, host: str) -> bool:
         """Whether a worker holds a task of a host that was granted before the host's crawl-delay was known.
@@ -519,25 +506,14 @@ class LedgerReader:
         Others may have been granted tasks of it at that moment too. Since then a grant of it is the only one, and
         comes after the last one's delay; so whatever happened to the bucket after the grant says that it isn't such.
         """
-        statement = (
-            sa.select(t.tasks.c.id)
-            .join(t.workers, t.workers.c.n == t.tasks.c.worker)
-            .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
-            .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
-            .where(
-                t.tasks.c.status == sa.literal_column(f"'{Status.ACTIVE.value}'"),
-                t.workers.c.address == worker.address,
-                t.workers.c.instance == worker.instance,
-                t.hosts.c.host == host,
-                sa.or_(
-                    t.hosts.c.unfinished.is_(None),
-                    t.hosts.c.unfinished > 1,
-                    t.tasks.c.granted_at < t.hosts.c.refilled_at,
-                ),
-            )
-            .limit(1)
+        statement = _held_of_host(worker, host).where(
+            sa.or_(
+                t.hosts.c.unfinished.is_(None),
+                t.hosts.c.unfinished > 1,
+                t.tasks.c.granted_at < t.hosts.c.refilled_at,
+            ),
         )
-        return bool(self._rows(statement))
+        return bool(self._rows(statement.limit(1)))
 
     def refusals(
         self, task: TaskId, workers: Sequence[tuple[WorkerRef, WorkerFacts]], *, now: float
@@ -600,3 +576,19 @@ def _numbers(cursor: str, count: int) -> list[int]:
     if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
         raise MalformedInput(f"{cursor!r} isn't a cursor of this list")
     return [int(part) for part in parts]
+
+
+def _held_of_host(worker: WorkerRef, host: str) -> sa.Select[tuple[str]]:
+    """The tasks of a host that a worker holds."""
+    return (
+        sa.select(t.tasks.c.id)
+        .join(t.workers, t.workers.c.n == t.tasks.c.worker)
+        .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
+        .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+        .where(
+            t.tasks.c.status == sa.literal_column(f"'{Status.ACTIVE.value}'"),
+            t.workers.c.address == worker.address,
+            t.workers.c.instance == worker.instance,
+            t.hosts.c.host == host,
+        )
+    )
