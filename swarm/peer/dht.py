@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 import trio
+from libp2p.abc import INetConn
 from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
 
@@ -104,7 +105,7 @@ class Rendezvous:
         self._key = key_of_tag(tag)
         self._interval = Interval(interval_s)
         self._provided_at = -PROVIDE_EVERY_S
-        self._provided_to: frozenset[ID] = frozenset()
+        self._provided_to: frozenset[INetConn] = frozenset()
         self._fault = ""
         self._without_dht: set[ID] = set()
 
@@ -144,8 +145,8 @@ class Rendezvous:
     async def _provide_where_new(self) -> None:
         """Provide the tag where five minutes passed, or a connected peer hasn't been told yet."""
         connected = self._servers()
-        for peer in connected:
-            await self._dht.add_peer(peer)  # connecting doesn't; it refuses peers that are no DHT servers
+        for connection in connected:
+            await self._dht.add_peer(connection.muxed_conn.peer_id)  # connecting doesn't; it refuses who is no server
         if not connected:
             return
         now = trio.current_time()
@@ -153,12 +154,15 @@ class Rendezvous:
         if due and await self._dht.provide(self._key):
             self._provided_at, self._provided_to = now, connected
 
-    def _servers(self) -> frozenset[ID]:
-        """The connected peers that may be DHT servers. A root that is none is said once: it is likely a mistake."""
-        servers = set()
-        for peer in self._host.get_network().connections:
+    def _servers(self) -> frozenset[INetConn]:
+        """The connections with peers that may be DHT servers: one that was away may have come back without its records.
+
+        A root that is none is said once: it is likely a mistake.
+        """
+        servers: set[INetConn] = set()
+        for peer, connections in self._host.get_network().connections.items():
             if speaks_dht(self._host, peer):
-                servers.add(peer)
+                servers.update(connections)
             elif self._dialer.is_root(str(peer)) and peer not in self._without_dht:
                 self._without_dht.add(peer)
                 log.info("root_without_dht", peer=str(peer), todo="a Kubo needs Routing.Type dhtserver to take part")
@@ -212,7 +216,7 @@ class Rendezvous:
             has: whether a content's root is still here.
             interval_s: seconds between two of them.
         """
-        told: frozenset[ID] = frozenset()
+        told: frozenset[INetConn] = frozenset()
         while True:
             connected = self._servers()
             if not connected & told:  # whoever was told is gone, or came back without its records

@@ -57,6 +57,17 @@ async def test_a_newcomer_meets_the_others_without_waiting_for_the_next_round() 
             await eventually(lambda: alice.id in bob.peers())
 
 
+async def test_a_root_that_is_back_without_its_records_is_told_the_tag_again() -> None:
+    async with open_peer(config("root", dht=True)) as root, open_peer(member(root)) as alice:
+        records = rendezvous_of(root)._dht.provider_store.providers
+        key = bytes.fromhex(key_of_tag(TAG))
+        await eventually(lambda: str(alice.id) in records.get(key, {}) and provided(alice))
+        await root.disconnect(alice.id)
+        records.clear()
+
+        await eventually(lambda: str(alice.id) in records.get(key, {}))
+
+
 async def test_peers_of_another_tag_are_not_found() -> None:
     async with (
         open_peer(config("root", dht=True)) as root,
