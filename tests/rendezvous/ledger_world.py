@@ -80,14 +80,14 @@ class World:
         self.settings = settings
         self.now = START
         self.events: list[LedgerEvent] = []
+        self.engine = open_engine(self.location)
+        self.reading = open_reading_engine(self.location)
         self.open()
 
     def open(self) -> None:
         """Open, or open again after a crash."""
-        self.engine = open_engine(self.location)
         if not self._is_there():
             migrate(self.engine)
-        self.reading = open_reading_engine(self.location)
         self.core = LedgerCore(self.engine, rng=random.Random(7), settings=self.settings)
         self.reader = LedgerReader(self.reading, settings=self.settings)
 
