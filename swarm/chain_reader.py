@@ -19,7 +19,7 @@ import orjson
 
 from swarm.errors import ConfigurationError, RpcSaid, RpcUnreachable
 from swarm.model import Address, Wei
-from swarm.vouchers import MAX_WEI, SIGNATURE_BYTES, Voucher
+from swarm.vouchers import MAX_WEI, SIGNATURE_BYTES, Channel, Voucher
 from swarm.words import WORD_BYTES, address_word, keccak, uint_word
 
 __all__ = ["ChainReader", "Channel", "Redemption", "open_chain_reader", "redeem_data", "release_data", "shown_node"]
@@ -54,25 +54,6 @@ _FAULTS: Final = {
     "NothingLocked(address,address)": "nothing is locked on this channel",
     "PushGasTooLow()": "the gas limit is too low",
 }
-
-
-@attrs.frozen(kw_only=True)
-class Channel:
-    """A channel as the contract has it.
-
-    Args:
-        locked_wei: what is held now.
-        settled_wei: what was ever paid from it.
-        exit_at: when the payer may take the rest back (Unix seconds); 0 while it didn't ask.
-    """
-
-    locked_wei: Wei
-    settled_wei: Wei
-    exit_at: int
-
-    def due_wei(self, cumulative_wei: Wei) -> Wei:
-        """What a voucher of so much is paid now."""
-        return min(max(0, cumulative_wei - self.settled_wei), self.locked_wei)
 
 
 @attrs.frozen(kw_only=True)

@@ -23,7 +23,9 @@ from swarm.words import WORD_BYTES, address_word, keccak, uint_word, word
 __all__ = [
     "EMPTY_TASKS_ROOT",
     "MAX_WEI",
+    "NO_CHANNEL",
     "SIGNATURE_BYTES",
+    "Channel",
     "Escrow",
     "Voucher",
     "chain_task_id",
@@ -49,6 +51,34 @@ _VOUCHER_TYPE: Final = b"Voucher(address requester,address worker,uint96 cumulat
 _PARITY_SHIFT: Final = 255
 #: Half the order of secp256k1. The contract refuses a greater s, the twin of a lesser one (EIP-2).
 _MAX_S: Final = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+
+
+@attrs.frozen(kw_only=True)
+class Channel:
+    """A channel of one payer and one payee, as the contract has it.
+
+    Args:
+        locked_wei: what is held now.
+        settled_wei: what was ever paid from it.
+        exit_at: when the payer may take the rest back (Unix seconds); 0 while it didn't ask.
+    """
+
+    locked_wei: Wei
+    settled_wei: Wei
+    exit_at: int
+
+    @property
+    def held_wei(self) -> Wei:
+        """What vouchers are covered up to."""
+        return self.locked_wei + self.settled_wei
+
+    def due_wei(self, cumulative_wei: Wei) -> Wei:
+        """What a voucher of so much is paid now."""
+        return min(max(0, cumulative_wei - self.settled_wei), self.locked_wei)
+
+
+#: A channel that nobody ever funded.
+NO_CHANNEL: Final = Channel(locked_wei=0, settled_wei=0, exit_at=0)
 
 
 @attrs.frozen(kw_only=True)

@@ -21,6 +21,7 @@ from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.money_ops import ChannelSeen, Intent, IntentKind, IntentState, SeeChannels
 from swarm.errors import RpcSaid
 from swarm.model import Address
+from swarm.vouchers import NO_CHANNEL
 
 __all__ = ["ChannelFollower", "all_channels", "channel_differences"]
 
@@ -122,7 +123,7 @@ class ChannelFollower:
         for payee, answer in zip(payees, await self._rpc.batch(calls), strict=True):
             if isinstance(answer, RpcSaid):
                 raise answer
-            channel = escrow.NO_CHANNEL if answer == "0x" else escrow.decode_channel(answer)
+            channel = NO_CHANNEL if answer == "0x" else escrow.decode_channel(answer)
             seen.append(
                 ChannelSeen(
                     payee=payee,

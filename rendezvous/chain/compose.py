@@ -8,10 +8,10 @@ from typing import Final
 import attrs
 
 from rendezvous.chain import escrow
-from rendezvous.chain.escrow import ChainChannel, Completion
+from rendezvous.chain.escrow import Completion
 from rendezvous.ledger.money_ops import Intent, IntentKind
 from swarm.model import Address, Wei
-from swarm.vouchers import chain_task_id
+from swarm.vouchers import Channel, chain_task_id
 
 __all__ = ["CHANNEL_KINDS", "DEADLINE_S", "Composed", "Purse", "chain_task", "compose", "is_met"]
 
@@ -47,7 +47,7 @@ def compose(
     *,
     sender: Address,
     timestamp: int,
-    channels: Mapping[Address, ChainChannel],
+    channels: Mapping[Address, Channel],
 ) -> Composed | None:
     """The call that makes these intents true, or those of them that can be paid for.
 
@@ -88,7 +88,7 @@ def compose(
     return Composed(ordered, escrow.complete_batch([_completion(each) for each in ordered]))
 
 
-def _fund(intents: Sequence[Intent], purse: Purse, channels: Mapping[Address, ChainChannel]) -> Composed | None:
+def _fund(intents: Sequence[Intent], purse: Purse, channels: Mapping[Address, Channel]) -> Composed | None:
     """Bring channels to their targets, as far as there is money; those that have enough are left out."""
     left_wei = max(0, purse.escrow_wei) + max(0, purse.wallet_wei)
     chosen: list[Intent] = []
@@ -110,7 +110,7 @@ def _fund(intents: Sequence[Intent], purse: Purse, channels: Mapping[Address, Ch
     return Composed(tuple(chosen), escrow.fund(amounts), value_wei=total_wei - draw_wei, draw_wei=draw_wei)
 
 
-def is_met(intent: Intent, channel: ChainChannel) -> bool:
+def is_met(intent: Intent, channel: Channel) -> bool:
     """Whether a channel is as an intent about it wants it already."""
     if intent.kind is IntentKind.FUND:
         return channel.held_wei >= intent.amount_wei

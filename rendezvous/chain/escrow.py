@@ -18,11 +18,10 @@ import attrs
 
 from swarm.errors import MalformedInput
 from swarm.model import Address, Cid, Wei
+from swarm.vouchers import Channel
 
 __all__ = [
     "NO_ADDRESS",
-    "NO_CHANNEL",
-    "ChainChannel",
     "ChainTask",
     "Completion",
     "ContractError",
@@ -74,30 +73,6 @@ class ChainTask:
     reward_wei: Wei
     deadline: int
     state: TaskState
-
-
-@attrs.frozen(kw_only=True)
-class ChainChannel:
-    """A channel as the contract has it.
-
-    Args:
-        locked_wei: what is held now.
-        settled_wei: what was ever paid from it.
-        exit_at: when the payer may take the rest back (Unix seconds); 0 while it didn't ask.
-    """
-
-    locked_wei: Wei
-    settled_wei: Wei
-    exit_at: int
-
-    @property
-    def held_wei(self) -> Wei:
-        """What vouchers are covered up to."""
-        return self.locked_wei + self.settled_wei
-
-
-#: A channel that nobody ever funded.
-NO_CHANNEL: Final = ChainChannel(locked_wei=0, settled_wei=0, exit_at=0)
 
 
 @attrs.frozen(kw_only=True)
@@ -288,12 +263,12 @@ def decode_task(answer: str) -> ChainTask:
     return ChainTask(reward_wei=reward, deadline=deadline, state=TaskState(state))
 
 
-def decode_channel(answer: str) -> ChainChannel:
+def decode_channel(answer: str) -> Channel:
     """The answer to ``channel_call``."""
     from eth_abi.abi import decode
 
     ((locked, settled, exit_at),) = decode(["(uint96,uint96,uint40)"], bytes.fromhex(answer[2:]))
-    return ChainChannel(locked_wei=locked, settled_wei=settled, exit_at=exit_at)
+    return Channel(locked_wei=locked, settled_wei=settled, exit_at=exit_at)
 
 
 def decode_balance(answer: str) -> Wei:

@@ -11,12 +11,13 @@ from typing import Final
 
 from rendezvous.chain import escrow
 from rendezvous.chain.compose import CHANNEL_KINDS, Purse, chain_task, compose, is_met
-from rendezvous.chain.escrow import ChainChannel, ChainTask, ContractError, TaskState
+from rendezvous.chain.escrow import ChainTask, ContractError, TaskState
 from rendezvous.chain.outbox import ChainView
 from rendezvous.chain.rpc import Rpc
 from rendezvous.ledger.money_ops import Intent, IntentKind, ItemOutcome, Transaction, Verdict
 from swarm.errors import RpcSaid
 from swarm.model import Address
+from swarm.vouchers import NO_CHANNEL, Channel
 
 __all__ = ["Judge", "is_empty_wallet", "true_already"]
 
@@ -91,7 +92,7 @@ class Judge:
             if isinstance(answer, str) and len(answer) > 2
         }
 
-    async def channels(self, intents: Sequence[Intent], view: ChainView) -> dict[Address, ChainChannel]:
+    async def channels(self, intents: Sequence[Intent], view: ChainView) -> dict[Address, Channel]:
         """The channels that these intents are about, on a final block.
 
         Of a channel there is one open funding at most, so nothing of ours that isn't final adds to it.
@@ -107,16 +108,16 @@ class Judge:
             ("eth_call", [self._reading(escrow.channel_call(self._sender, payee or escrow.NO_ADDRESS)), block])
             for payee in payees
         ]
-        found: dict[Address, ChainChannel] = {}
+        found: dict[Address, Channel] = {}
         for payee, answer in zip(payees, await self._rpc.batch(calls), strict=True):
             if isinstance(answer, RpcSaid):
                 raise answer
             nothing = answer == "0x"  # the contract is younger than that block
-            found[payee or escrow.NO_ADDRESS] = escrow.NO_CHANNEL if nothing else escrow.decode_channel(answer)
+            found[payee or escrow.NO_ADDRESS] = NO_CHANNEL if nothing else escrow.decode_channel(answer)
         return found
 
     async def _dry_run(
-        self, intents: Sequence[Intent], view: ChainView, channels: Mapping[Address, ChainChannel]
+        self, intents: Sequence[Intent], view: ChainView, channels: Mapping[Address, Channel]
     ) -> ContractError | str | None:
         """What the chain would say to this batch now; None where it would take it."""
         purse = Purse(wallet_wei=view.wallet_wei, escrow_wei=view.escrow_wei)
@@ -140,7 +141,7 @@ def is_empty_wallet(words: str) -> bool:
     return any(each in words.lower() for each in _EMPTY)
 
 
-def _is_true(intent: Intent, task: ChainTask | None, view: ChainView, channels: Mapping[Address, ChainChannel]) -> bool:
+def _is_true(intent: Intent, task: ChainTask | None, view: ChainView, channels: Mapping[Address, Channel]) -> bool:
     """Whether the chain has what the intent wants already."""
     if intent.kind in CHANNEL_KINDS:
         return is_met(intent, channels[intent.payee or escrow.NO_ADDRESS])

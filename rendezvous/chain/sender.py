@@ -15,7 +15,6 @@ import structlog
 
 from rendezvous.chain import escrow
 from rendezvous.chain.compose import CHANNEL_KINDS, Composed, Purse, compose, is_met
-from rendezvous.chain.escrow import ChainChannel
 from rendezvous.chain.fees import Fees
 from rendezvous.chain.finality import Finality
 from rendezvous.chain.judge import Judge, is_empty_wallet, true_already
@@ -59,6 +58,7 @@ from rendezvous.ledger.money_ops import (
 )
 from swarm.errors import RpcSaid, RpcUnreachable, SwarmError
 from swarm.model import Address, Wei
+from swarm.vouchers import Channel
 
 __all__ = ["Books", "Round", "SenderLost", "SignedTransaction", "Signer", "TransactionSender"]
 
@@ -445,7 +445,7 @@ class TransactionSender:
         )
 
 
-def _is_met(intent: Intent, channels: Mapping[Address, ChainChannel]) -> bool:
+def _is_met(intent: Intent, channels: Mapping[Address, Channel]) -> bool:
     return is_met(intent, channels[intent.payee or escrow.NO_ADDRESS])
 
 

@@ -20,8 +20,9 @@ from swarm.settings import declared, load
 from swarm.worker.settings import ROOT_PREFIX, WorkerSettings
 
 if TYPE_CHECKING:
-    from swarm.chain_reader import ChainReader, Channel
+    from swarm.chain_reader import ChainReader
     from swarm.model import Address
+    from swarm.vouchers import Channel
     from swarm.worker.voucher_book import NotedAccount, NotedVoucher
 
 __all__ = ["redeem", "release", "wallet"]

@@ -13,8 +13,9 @@ import attrs
 import structlog
 import trio
 
-from swarm.chain_reader import Channel, open_chain_reader, redeem_data, shown_node
+from swarm.chain_reader import open_chain_reader, redeem_data, shown_node
 from swarm.errors import ConfigurationError, RpcSaid, RpcUnreachable
+from swarm.vouchers import Channel
 from swarm.worker.promises import Account, KeptVoucher
 
 __all__ = ["Look", "look", "pause_s", "watch_channel"]
@@ -45,8 +46,7 @@ class Look:
 
     def covers(self, last: KeptVoucher | None) -> bool:
         """Whether a voucher is worth what it says: all of it is locked or paid, and no exit is under way."""
-        held_wei = self.channel.locked_wei + self.channel.settled_wei
-        return last is None or (last.cumulative_wei <= held_wei and not self.channel.exit_at)
+        return last is None or (last.cumulative_wei <= self.channel.held_wei and not self.channel.exit_at)
 
 
 def look(url: str, account: Account, last: KeptVoucher | None, key: bytes) -> Look:

@@ -9,7 +9,6 @@ when there are more than ``MAX_KEPT``; what is owed never goes. It knows no door
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import trio
 from swarm.errors import ConfigurationError, MalformedInput, StoreFull
 from swarm.model import TaskId
 from swarm.wire import Done, Failed, decode, encode
+from swarm.worker import sqlite_file
 from swarm.worker.records import Record, State
 
 __all__ = ["Journal", "open_journal"]
@@ -150,16 +150,9 @@ class Journal:
 
     def _commit(self, row: tuple[object, ...] | None) -> None:
         """Write one record, and forget what is forgotten; sync, on the loop: see the module's own words."""
-        try:
-            with self._connection:
-                if self._forgotten:  # first: a record that is forgotten and then put again stays
-                    self._connection.executemany(_DELETE, self._forgotten)
-                if row is not None:
-                    self._connection.execute(_PUT, row)
-        except sqlite3.OperationalError as fault:
-            raise StoreFull(str(self._path)) from fault
-        except sqlite3.DatabaseError as fault:  # damaged under way
-            raise StoreFull(str(self._path), why=str(fault)) from fault
+        put = [] if row is None else [row]
+        # forgotten first: a record that is forgotten and then put again stays
+        sqlite_file.write(self._connection, self._path, [(_DELETE, self._forgotten), (_PUT, put)])
         self._forgotten.clear()
         self._unfolded += 1
 
@@ -220,7 +213,7 @@ async def open_journal(path: Path, *, clock: Callable[[], float]) -> AsyncIterat
     *Resource handling*: leaving the block writes what waits and closes the file.
     """
     try:
-        connection = await trio.to_thread.run_sync(_connect, path)
+        connection = await trio.to_thread.run_sync(_connect, path)  # used by the loop from now on
     except sqlite3.Error as fault:
         raise ConfigurationError(
             f"the journal {path} can't be opened: {fault}",
@@ -240,22 +233,8 @@ async def open_journal(path: Path, *, clock: Callable[[], float]) -> AsyncIterat
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    connection = sqlite3.connect(path, check_same_thread=False)  # made in a thread, used by the loop
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint=0")  # ``_fold`` does it
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise sqlite3.DatabaseError(f"it is of version {version}, this program knows {SCHEMA_VERSION}")
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        connection.commit()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    # not folded by SQLite itself: ``_fold`` does it
+    return sqlite_file.open_file(path, schema=_SCHEMA, version=SCHEMA_VERSION, synchronous="NORMAL", fold=False)
 
 
 def _fold(path: Path) -> None:

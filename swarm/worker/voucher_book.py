@@ -8,7 +8,6 @@ that the contract asks for, and is read beside a worker that runs.
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import Any, Final
 import attrs
 import trio
 
-from swarm.errors import ConfigurationError, StoreFull
+from swarm.errors import ConfigurationError
 from swarm.model import Address, TaskId, Wei
 from swarm.vouchers import SIGNATURE_BYTES, Escrow, Voucher
 from swarm.words import WORD_BYTES
+from swarm.worker import sqlite_file
 from swarm.worker.promises import Account, Expected, KeptVoucher
 
 __all__ = ["VOUCHERS_FILE", "NotedAccount", "NotedVoucher", "VoucherBook", "open_voucher_book", "read_book"]
@@ -107,7 +107,7 @@ class VoucherBook:
         """
         escrow = account.escrow
         where = (escrow.chain_id, escrow.address, account.payer, account.payee)
-        await self._write([(_JOIN, (*where, rpc, self._clock()))])
+        await self._write([(_JOIN, [(*where, rpc, self._clock())])])
 
     def last_voucher(self, escrow: Escrow, payer: Address, payee: Address) -> KeptVoucher | None:
         """The voucher of the greatest amount that was taken; None where there is none. Sync: for the start."""
@@ -127,7 +127,7 @@ class VoucherBook:
         """
         self._expected[task, generation] = expected
         row = (task, generation, expected.result, str(expected.reward_wei), self._clock())
-        await self._write([(_EXPECT, row)])
+        await self._write([(_EXPECT, [row])])
 
     async def keep_voucher(self, kept: KeptVoucher, *, tasks: Iterable[tuple[TaskId, int]]) -> None:
         """Keep a voucher that pays for these tasks, in the place of the channel's last; durable when this returns.
@@ -136,26 +136,13 @@ class VoucherBook:
             StoreFull: the disk is full, or the file is damaged; nothing was written.
         """
         paid = [key for key in tasks if key in self._expected]
-        forgetting = [(_FORGET, key) for key in paid]
-        await self._write(
-            [(_SUPERSEDE, _where(kept)), (_KEEP, _row_of(kept, at=self._clock())), *forgetting],
-        )
+        await self._write([(_SUPERSEDE, [_where(kept)]), (_KEEP, [_row_of(kept, at=self._clock())]), (_FORGET, paid)])
         for key in paid:
             del self._expected[key]
 
-    async def _write(self, batch: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
-        async with self._writing:
-            await trio.to_thread.run_sync(self._commit, batch)
-
-    def _commit(self, batch: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
-        try:
-            with self._connection:
-                for sql, values in batch:
-                    self._connection.execute(sql, values)
-        except sqlite3.OperationalError as fault:
-            raise StoreFull(str(self._path)) from fault
-        except sqlite3.DatabaseError as fault:  # damaged under way: the work goes on, and the log says it
-            raise StoreFull(str(self._path), why=str(fault)) from fault
+    async def _write(self, batch: Sequence[sqlite_file.Written]) -> None:
+        async with self._writing:  # one thread at a time
+            await trio.to_thread.run_sync(sqlite_file.write, self._connection, self._path, batch)
 
 
 @contextlib.asynccontextmanager
@@ -186,20 +173,7 @@ async def open_voucher_book(path: Path, *, clock: Callable[[], float]) -> AsyncI
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    connection = sqlite3.connect(path, check_same_thread=False)  # by one thread at a time, but not always the same
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise sqlite3.DatabaseError(f"it is of version {version}, this program knows {SCHEMA_VERSION}")
-        if version < SCHEMA_VERSION:
-            connection.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return sqlite_file.open_file(path, schema=_SCHEMA, version=SCHEMA_VERSION, synchronous="FULL")
 
 
 def _where(kept: KeptVoucher) -> tuple[Any, ...]:

@@ -16,10 +16,11 @@ import attrs
 from eth_utils.crypto import keccak
 
 from rendezvous.chain import escrow
-from rendezvous.chain.escrow import NO_ADDRESS, ChainChannel, ChainTask, ContractEvent, TaskState
+from rendezvous.chain.escrow import NO_ADDRESS, ChainTask, ContractEvent, TaskState
 from rendezvous.chain.keys import LocalSigner
 from rendezvous.chain.rpc import Call
 from swarm.errors import RpcSaid, RpcUnreachable
+from swarm.vouchers import Channel
 from tests.chain.evm import (
     CHAIN_ID,
     GAS_MOST,
@@ -216,7 +217,7 @@ class FakeChain:
         """A task as the contract has it."""
         return escrow.decode_task("0x" + self._view(escrow.task_call(requester, task)).hex())
 
-    def channel(self, requester: str, worker: str) -> ChainChannel:
+    def channel(self, requester: str, worker: str) -> Channel:
         """A channel as the contract has it."""
         return escrow.decode_channel("0x" + self._view(escrow.channel_call(requester, worker)).hex())
 

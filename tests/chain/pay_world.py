@@ -12,7 +12,7 @@ from eth_account import Account
 from rendezvous.chain import escrow
 from rendezvous.chain.audit import Auditor
 from rendezvous.chain.channels import ChannelFollower
-from rendezvous.chain.escrow import ChainChannel, ChainTask, TaskState
+from rendezvous.chain.escrow import ChainTask, TaskState
 from rendezvous.chain.finality import Finality
 from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc
@@ -23,7 +23,7 @@ from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import raw_cid
 from swarm.model import Status, TaskId
-from swarm.vouchers import chain_task_id
+from swarm.vouchers import Channel, chain_task_id
 from swarm.wire import TaskView
 from tests.rendezvous.ledger_world import World
 
@@ -174,7 +174,7 @@ class PayWorld(World):
         answer = await self.rpc.call("eth_call", {"to": self.contract, "data": data}, "latest")
         return escrow.decode_balance(answer)
 
-    async def channel(self, payee: str) -> ChainChannel:
+    async def channel(self, payee: str) -> Channel:
         """A worker's channel on the newest block."""
         data = "0x" + escrow.channel_call(self.signer.address, payee).hex()
         return escrow.decode_channel(await self.rpc.call("eth_call", {"to": self.contract, "data": data}, "latest"))
