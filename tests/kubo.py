@@ -18,6 +18,8 @@ from typing import Final
 import attrs
 import httpx
 
+from tests.tied import tied
+
 GO_MOD: Final = Path(__file__).parent.parent / "scripts" / "kubo" / "go.mod"
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 10.0
@@ -89,7 +91,7 @@ class Kubo:
         address.unlink(missing_ok=True)  # a killed daemon leaves a stale one
         with (self.repository / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [find_kubo(), "daemon", "--migrate=false"],
+                tied([find_kubo(), "daemon", "--migrate=false"]),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

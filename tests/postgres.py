@@ -12,9 +12,7 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,20 +23,13 @@ import psycopg
 
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.migrate import migrate
+from tests.free_port import free_port
+from tests.tied import directory_of_this_run, tied
 
 BINARIES: Final = Path("/usr/lib/postgresql")
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 TEMPLATE: Final = "ledger_template"
-#: Runs the server for as long as our end of its standard input is open: a test run that is killed leaves none behind.
-WHILE_WE_LIVE: Final = """
-exec 3<&0
-"$@" 3<&- </dev/null &
-server=$!
-(cat <&3 >/dev/null; kill -QUIT $server 2>/dev/null) &
-exec 3<&-
-wait $server
-"""
 
 
 def find_binary(name: str) -> Path:
@@ -59,12 +50,6 @@ def _as_its_user() -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @attrs.define
 class Postgres:
     """One cluster; ``start``, ``stop`` and ``kill`` may be called again and again. Its data stay in ``directory``."""
@@ -81,7 +66,7 @@ class Postgres:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -96,8 +81,8 @@ class Postgres:
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
-                ["/bin/sh", "-c", WHILE_WE_LIVE, "sh", find_binary("postgres"), "-D", self.directory / "data", *given],
-                stdin=subprocess.PIPE,
+                tied([find_binary("postgres"), "-D", self.directory / "data", *given], sent=signal.SIGQUIT),
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd="/",
@@ -119,9 +104,8 @@ class Postgres:
         if self.process is None:
             return
         process, self.process = self.process, None
-        with process:  # closes our end of its input
-            os.kill(int((self.directory / "data" / "postmaster.pid").read_text().split()[0]), how)
-            process.wait(STOP_TIMEOUT_S)
+        process.send_signal(how)
+        process.wait(STOP_TIMEOUT_S)
 
     def crash(self) -> None:
         """End it at once, without a checkpoint: what was committed is in its log alone."""
@@ -156,7 +140,7 @@ def postgres_cluster(*, durable: bool) -> Iterator[Postgres]:
     Args:
         durable: whether it waits for the disk; nothing that a test can see without cutting the power hangs on it.
     """
-    directory = Path(tempfile.mkdtemp(prefix="swarm-pg-"))
+    directory = directory_of_this_run("swarm-pg")  # its user may not enter pytest's, and a socket's path is short
     try:
         as_user = _as_its_user()
         if as_user:

@@ -12,7 +12,9 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from tests.acceptance.harness import free_port, until
+from tests.acceptance.harness import until
+from tests.free_port import free_port
+from tests.tied import tied
 
 START_S = 10.0
 
@@ -41,7 +43,7 @@ class RedisServer:
     def start(self) -> None:
         """Start it (again), and wait until it answers."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(tied(self._argv), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until(self._answers, START_S, "redis-server to answer")
 
     def _answers(self) -> bool | None:

@@ -18,7 +18,8 @@ from dramatiq import Message
 from dramatiq.brokers.redis import RedisBroker
 from figures import Figures, cpu_s
 
-from tests.acceptance.harness import Running, Scene, free_port, until
+from tests.acceptance.harness import Running, Scene, until
+from tests.free_port import free_port
 
 #: With Python's lock, more threads send no faster.
 SENDERS = 2

@@ -11,9 +11,7 @@ import contextlib
 import itertools
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +23,8 @@ from typing import Any, TypeVar
 import httpx
 
 from tests.acceptance.netns import Namespace
+from tests.free_port import free_port
+from tests.tied import tied
 
 T = TypeVar("T")
 
@@ -73,15 +73,6 @@ def until(probe: Callable[[], T | None], within_s: float, what: str, *, guard: S
         time.sleep(POLL_S)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that was free a moment ago; below those of outgoing connections, which could take it meanwhile."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((host, port))
-            return port
-
-
 def command(program: str) -> list[str]:
     """How to start one of the project's programs from this very checkout."""
     return [sys.executable, "-c", f"import sys; from {MAIN[program]} import main; sys.exit(main())"]
@@ -113,7 +104,7 @@ class Running:
         prefix = netns.prefix if netns is not None else []
         with self.log.open("ab") as err, self.out.open("ab") as out:
             self._process = subprocess.Popen(
-                [*prefix, *argv],
+                tied([*prefix, *argv]),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests.acceptance.harness import PROJECT
+from tests.tied import tied
 
 RUN_S = 120.0
 
@@ -14,7 +15,7 @@ RUN_S = 120.0
 def test_bench_puts_the_swarm_beside_dramatiq_in_one_run() -> None:
     few = ("--rounds", "1", "--tasks", "100", "--batched-tasks", "500", "--workers", "1", "--skip", "idle")
     done = subprocess.run(
-        [sys.executable, str(PROJECT / "scripts" / "bench" / "e2e"), *few],
+        tied([sys.executable, PROJECT / "scripts" / "bench" / "e2e", *few]),
         capture_output=True,
         text=True,
         timeout=RUN_S,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.harness import PROJECT, until
+from tests.tied import tied
 
 pytestmark = pytest.mark.acceptance
 
@@ -31,7 +32,7 @@ def _installed() -> None:
 def start(directory: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
     with out.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "scripts/demo.py", *options],
+            tied([sys.executable, "scripts/demo.py", *options], sent=signal.SIGTERM),
             cwd=PROJECT,
             env={**os.environ, "TMPDIR": str(directory), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,

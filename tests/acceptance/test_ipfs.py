@@ -12,7 +12,8 @@ import httpx
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, decode_manifest
 from tests.acceptance.exactly_once import assert_ended_once
-from tests.acceptance.harness import Door, Scene, Worker, free_port, noop, until
+from tests.acceptance.harness import Door, Scene, Worker, noop, until
+from tests.free_port import free_port
 from tests.kubo import Kubo, make_kubo, running_kubo
 
 PAGES = 12

@@ -11,8 +11,9 @@ import httpx
 
 from swarm.model import Reason, Status
 from tests.acceptance.exactly_once import assert_ended_once
-from tests.acceptance.harness import Scene, Worker, free_port, noop, until
+from tests.acceptance.harness import Scene, Worker, noop, until
 from tests.acceptance.proxy import Proxy, Verdict
+from tests.free_port import free_port
 
 ROOT_KILLS = 10
 SUBMISSIONS, TASKS_PER_SUBMISSION = 30, 20

@@ -17,8 +17,9 @@ from eth_account import Account
 from rendezvous.chain.escrow import TaskState, decode_task, task_call
 from rendezvous.chain.rpc import open_rpc
 from swarm.vouchers import chain_task_id
-from tests.acceptance.harness import Root, Scene, command, free_port, noop, until
+from tests.acceptance.harness import Root, Scene, command, noop, until
 from tests.chain.hardhat import Chain, Hardhat, fresh_chain, running_hardhat
+from tests.free_port import free_port
 
 REWARD = 10**15
 BLOCK_MS = 200

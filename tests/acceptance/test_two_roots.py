@@ -19,7 +19,8 @@ import pytest
 from rendezvous.ledger.engine import open_reading_engine
 from rendezvous.ledger.queries import LedgerReader
 from tests.acceptance.exactly_once import assert_ended_once
-from tests.acceptance.harness import PROJECT, START_S, Root, Scene, Worker, command, free_port, noop, until
+from tests.acceptance.harness import PROJECT, START_S, Root, Scene, Worker, command, noop, until
+from tests.free_port import free_port
 from tests.kubo import Kubo, running_kubo
 from tests.postgres import Postgres, postgres_cluster
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import threading
 import time
@@ -21,6 +20,8 @@ import attrs
 from rendezvous.chain.escrow import deploy_data
 from rendezvous.chain.keys import LocalSigner
 from rendezvous.chain.rpc import Rpc
+from tests.free_port import free_port
+from tests.tied import tied
 
 PROJECT = Path(__file__).resolve().parents[2]
 START_S = 60.0
@@ -50,9 +51,9 @@ def running_hardhat(port: int | None = None) -> Iterator[Hardhat]:
     node = Path(wheel.origin).parent / "bin" / "node"
     cli = PROJECT / "node_modules" / "hardhat" / "dist" / "src" / "cli.js"
     assert cli.exists(), f"{cli} isn't there: scripts/contract/setup puts it there"
-    port = port or _free_port()
+    port = port or free_port()
     process = subprocess.Popen(
-        [str(node), str(cli), "node", "--hostname", "127.0.0.1", "--port", str(port)],
+        tied([node, cli, "node", "--hostname", "127.0.0.1", "--port", str(port)]),
         cwd=PROJECT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -73,12 +74,6 @@ def running_hardhat(port: int | None = None) -> Iterator[Hardhat]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _watch(process: subprocess.Popen[bytes], over: threading.Event) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.peer.mdns import MAX_ADDRESSES, encode_txt, parse_txt, scope_of
+from tests.tied import tied
 
 PEER = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 ADDRESSES = tuple(f"/ip4/10.0.0.{n}/tcp/4001/p2p/{PEER}" for n in range(1, 4))
@@ -30,7 +31,7 @@ def test_peers_and_kubo_meet_in_a_network_of_their_own(request: pytest.FixtureRe
     inside = Path(__file__).with_name("in_a_namespace.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(inside)]
     done = subprocess.run(
-        ["unshare", "--net", "sh", "-ec", NETWORK, "sh", *command],
+        tied(["unshare", "--net", "sh", "-ec", NETWORK, "sh", *command]),
         cwd=request.config.rootpath,
         capture_output=True,
         text=True,

@@ -15,8 +15,10 @@ from swarm.queue import open_queue
 from swarm.queue.redis_link import read_redis_url
 from swarm.queue.redis_queue import RedisQueue
 from swarm.wire import NewTask
-from tests.acceptance.harness import PROJECT, free_port, until
+from tests.acceptance.harness import PROJECT, until
+from tests.free_port import free_port
 from tests.redis_server import RedisServer, running_redis
+from tests.tied import tied
 
 SOON_S = 15.0
 _numbers = itertools.count(1)
@@ -71,7 +73,7 @@ def test_a_consumer_that_is_killed_loses_nothing(server: RedisServer, name: str)
             "while True:\n    print(queue.pop(wait_s=60).id, flush=True)\n"
         )
         consumer = subprocess.Popen(
-            [sys.executable, "-c", greedy, f"{server.url}?queue={name}&visible=300ms"],
+            tied([sys.executable, "-c", greedy, f"{server.url}?queue={name}&visible=300ms"]),
             stdout=subprocess.PIPE,
             text=True,
             cwd=PROJECT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rendezvous.store import DirectoryStore, RootStore, open_kubo_store, open_st
 from swarm.blocks import BlockStore
 from swarm.content.cid import LEAF_BYTES, MAX_BLOCK_BYTES, build, dag_pb_cid, raw_cid
 from swarm.errors import ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput, StoreFull
+from tests.free_port import free_port
 from tests.kubo import Kubo, running_kubo
 
 pytestmark = pytest.mark.asyncio
@@ -274,9 +274,7 @@ async def test_kubos_own_collector_leaves_what_was_put(kubo: Kubo, tmp_path: Pat
 
 
 async def test_a_kubo_that_is_down_is_unreachable_and_then_serves_again(tmp_path: Path) -> None:
-    with running_kubo(
-        tmp_path / "kubo", configuration={"Addresses.API": f'"/ip4/127.0.0.1/tcp/{_free_port()}"'}
-    ) as own:
+    with running_kubo(tmp_path / "kubo", configuration={"Addresses.API": f'"/ip4/127.0.0.1/tcp/{free_port()}"'}) as own:
         async with open_store(tmp_path, ipfs=own.multiaddr) as store:
             cid = await put(store, b"kept")
             own.stop()
@@ -305,11 +303,3 @@ async def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> N
             async with open_store(tmp_path, **options):
                 pass
         assert caught.value.hint
-
-
-def _free_port() -> int:
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -13,7 +13,7 @@ import pytest
 from rendezvous.policy.pacing import Bucket, new_bucket, opens_at, refilled, tokens_now
 from swarm.errors import ConfigurationError, QueueUnreachable
 from swarm.queue.pace import Ask, RedisPace, open_pace
-from tests.acceptance.harness import free_port
+from tests.free_port import free_port
 from tests.redis_server import RedisServer, running_redis
 
 _numbers = itertools.count(1)

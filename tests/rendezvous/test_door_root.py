@@ -23,6 +23,8 @@ import pytest
 from rendezvous.directory import find_directory
 from rendezvous.settings import Bind, RootSettings
 from swarm.signing import parse_join_link, verify_settings
+from tests.free_port import free_port
+from tests.tied import tied
 
 START_S = 60.0
 
@@ -40,7 +42,7 @@ class Ran:
 
 async def run(home: Path, *arguments: str) -> Ran:
     process = await asyncio.create_subprocess_exec(
-        *command(*arguments),
+        *tied(command(*arguments)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "XDG_CONFIG_HOME": str(home / "config")},
@@ -68,7 +70,7 @@ async def root(home: Path, *arguments: str) -> AsyncIterator[Running]:
     ready_file.unlink(missing_ok=True)
     with log.open("ab") as sink:
         process = await asyncio.create_subprocess_exec(
-            *command("run", "--data", str(home / "data"), "--ready-file", str(ready_file), *arguments),
+            *tied(command("run", "--data", str(home / "data"), "--ready-file", str(ready_file), *arguments)),
             stdout=sink,
             stderr=sink,
             env={**os.environ, "XDG_CONFIG_HOME": str(home / "config")},
@@ -88,14 +90,6 @@ async def root(home: Path, *arguments: str) -> AsyncIterator[Running]:
 async def settings_of(ready: dict[str, Any]) -> bytes:
     async with aiohttp.ClientSession() as http, http.get(f"{ready['door']}/settings") as answer:
         return await answer.read()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_a_root_starts_says_where_it_is_and_stops_cleanly(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from swarm.errors import ConfigurationError, QueueUnreachable
 from swarm.queue.open import open_redis_queue
 from swarm.queue.redis_link import read_redis_url
 from swarm.queue.redis_queue import RedisQueue
-from tests.acceptance.harness import PROJECT, command, free_port
+from tests.acceptance.harness import PROJECT, command
+from tests.free_port import free_port
 from tests.redis_server import RedisServer, running_redis
 from tests.rendezvous.door_harness import Stage, door
 

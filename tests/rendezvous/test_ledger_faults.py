@@ -22,6 +22,7 @@ from swarm.errors import ConfigurationError, LedgerUnavailable
 from swarm.model import Role, Status
 from tests.postgres import Postgres
 from tests.rendezvous.ledger_world import ALICE, BOB, FAST, NOOP, World, check_consistency, new_task
+from tests.tied import tied
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ while True:
 
 
 def test_what_was_answered_survives_a_kill(database: str) -> None:
-    command = [sys.executable, "-c", _LIVES, database]
+    command = tied([sys.executable, "-c", _LIVES, database])
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
         assert process.stdout is not None
         answered = [process.stdout.readline().strip() for _ in range(50)]

@@ -232,7 +232,7 @@ async def test_a_database_that_crashes_is_waited_for_and_nothing_answered_is_los
             with pytest.raises(LedgerUnavailable):
                 await ledger.read(lambda reader: reader.counts())
             await until(lambda: any(line["event"] == "ledger_unavailable" for line in logs))
-            await asyncio.to_thread(own_cluster.start)
+            own_cluster.start()
             await until(lambda: any(line["event"] == "ledger_available" for line in logs))
             await until(lambda: ledger.neighbours.holds(Office.REAPER))
         done = DoneItem(task=grant.task.id, fence=grant.fence, cid=CID, size_bytes=1)

@@ -18,7 +18,7 @@ from rendezvous.ledger.transitions import LedgerCore
 from swarm.errors import QueueUnreachable
 from swarm.model import RefusalCode, Status
 from swarm.queue.pace import Ask, Given, open_pace
-from tests.acceptance.harness import free_port
+from tests.free_port import free_port
 from tests.redis_server import RedisServer, running_redis
 from tests.rendezvous.door_harness import door
 from tests.rendezvous.ledger_world import ALICE, BOB, NOOP, World, new_task

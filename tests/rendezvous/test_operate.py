@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from swarm.client import Client
-from tests.rendezvous.test_door_root import certificate, free_port, root, run
+from tests.free_port import free_port
+from tests.rendezvous.test_door_root import certificate, root, run
 
 NOBODY = "0" * 36
 

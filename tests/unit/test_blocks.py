@@ -17,6 +17,7 @@ import pytest
 from swarm.blocks import ABANDONED_AFTER_S, REMEASURE_AFTER_S, BlockStore
 from swarm.content.cid import LEAF_BYTES, MAX_BLOCK_BYTES, build, raw_cid
 from swarm.errors import ConfigurationError, ContentMismatch, MalformedInput, StoreFull
+from tests.tied import tied
 
 NOW = 1_700_000_000.0
 
@@ -285,7 +286,7 @@ while True:
     print(raw_cid(data), flush=True)
 """
     acknowledged = []
-    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) as writer:
+    with subprocess.Popen(tied([sys.executable, "-c", program, tmp_path]), stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         for line in writer.stdout:
             acknowledged.append(line.strip())

@@ -16,6 +16,7 @@ from swarm.content.parse import extract
 from swarm.web.capture import Capture, TaskFailed
 from swarm.web.fetcher import FetchSettings, open_fetcher, trusted_cas
 from swarm.wire import RobotsAnswer
+from tests.tied import tied
 
 ROOT = Path(__file__).parent.parent.parent
 ALICE = "0x71C7656EC7ab88b098defB751B7401B5f6d8976F"
@@ -35,7 +36,7 @@ class Running:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     log = tmp_path_factory.mktemp("site") / "requests.jsonl"
     command = [sys.executable, str(ROOT / "scripts" / "site"), "--pages", "5", "--crawl-delay", "2", "--log", str(log)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(tied(command), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Running(process.stdout.readline().strip(), log)
         process.terminate()
