@@ -73,6 +73,7 @@ def facts_of(hello: Hello | None) -> WorkerFacts:
         labels=frozenset(hello.labels),
         region=hello.region,
         versions={"worker": hello.version, **hello.kinds},
+        slots=hello.slots,
     )
 
 

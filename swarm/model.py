@@ -290,6 +290,7 @@ class RefusalCode(enum.StrEnum):
     HOST_PACED = "host_paced"
     HOST_HELD = "host_held"
     HOST_BUSY = "host_busy"
+    HOST_SLOW = "host_slow"
     SWARM_PACED = "swarm_paced"
     PAUSED = "paused"
     QUARANTINED = "quarantined"

@@ -80,6 +80,7 @@ STATUS_OF: Final[Mapping[RefusalCode, int]] = {
     _C.HOST_PACED: 409,
     _C.HOST_HELD: 409,
     _C.HOST_BUSY: 409,
+    _C.HOST_SLOW: 409,
     _C.SWARM_PACED: 409,
     _C.PAUSED: 409,
     _C.QUARANTINED: 409,

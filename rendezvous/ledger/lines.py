@@ -130,7 +130,7 @@ class Lines:
         bucket = new_bucket(rate_per_s=settings.host_rate_per_s, burst=settings.host_burst, now=unit.now)
         first = unit.next("host", by=len(names))
         rows = [
-            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, *[None] * 7)
+            (number, name, bucket.tokens, unit.now, bucket.rate_per_s, bucket.burst, *[None] * 8)
             for number, name in enumerate(names, first)
         ]
         unit.connection.later(unit.statements.insert_host, rows)
@@ -152,6 +152,7 @@ class Lines:
             _apart,
             share,
             until,
+            _slow_until,
         ) = columns
         self._unit.keep_host(number, host)
         bucket = Bucket(

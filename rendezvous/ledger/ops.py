@@ -45,6 +45,8 @@ class WorkerFacts(_Value, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     #: The network that its calls come from, as the door sees it (``policy.egress.prefix_of``).
     prefix: str | None = None
+    #: How many tasks it runs at once; 0 where it never said.
+    slots: int = 0
 
 
 # ── submit ────────────────────────────────────────────────────────────────────────────────────────────────────────

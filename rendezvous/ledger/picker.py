@@ -7,7 +7,7 @@ one worker may not have (a host that turned it away, another's profile) it passe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import attrs
@@ -16,6 +16,7 @@ from rendezvous.ledger.contexts import begin_context, contexts_of
 from rendezvous.ledger.lines import HostState, Lines
 from rendezvous.ledger.rows import TaskRow
 from rendezvous.ledger.rules import EGRESS, RECORD, flags_of, load_rules, records_of
+from rendezvous.ledger.slowness import held_of_slow, others_soon, slow_hosts
 from rendezvous.ledger.standing import Crowd, barred_hosts, budgets_of
 from rendezvous.ledger.turns import TurnWork
 from rendezvous.ledger.unit import Unit, as_json
@@ -31,6 +32,7 @@ from rendezvous.policy.eligibility import (
 )
 from rendezvous.policy.hours import check_hours
 from rendezvous.policy.records import CLEAN, check_careful, check_troubled
+from rendezvous.policy.slowness import check_slow
 from rendezvous.policy.versions import check_approved
 from swarm.model import Refusal, RefusalCode
 
@@ -66,7 +68,9 @@ class Picker:
             for turn in turns:
                 turn.barred = barred_hosts(unit, turn.worker, turn.op.facts.prefix)
         most_barred = max(len(turn.barred) for turn in turns)
-        wanted += most_barred
+        #: The hosts that keep their tasks for long.
+        self._slow: Final = frozenset(host for host, until in slow_hosts(unit).items() if until > unit.now)
+        wanted += most_barred + len(self._slow)
         self._unit: Final = unit
         self._lines: Final = lines
         self._wanted: Final = wanted
@@ -88,7 +92,9 @@ class Picker:
         self._crowd: Final = Crowd(unit)
         # Most transactions hold nothing against anybody: what follows says which questions need no answer in this one.
         self._limits: Final = bool(held) or check_troubled(most_barred) is not None
-        self._screens = bool(most_barred) or self._crowd.is_watched
+        #: How many of their tasks each worker holds.
+        self._slow_held: Final = held_of_slow(unit, turns, self._slow) if self._slow else {}
+        self._screens = bool(most_barred or self._slow) or self._crowd.is_watched
         #: Demands whose tasks bind their worker in some way, or ask how it stands.
         self._special: Final[set[int]] = set()
         self._cleaner: Final[dict[tuple[int, int, int], bool]] = {}
@@ -122,6 +128,7 @@ class Picker:
             contexts=contexts_of(self._unit, demand) if demand.has_context else None,
             another=bool(demand.passed_over) and self.another(lane.demand),
             cleaner=demand.careful and self._has_cleaner(turn, lane.demand, lane.host),
+            slow=lane.host in self._slow,
             swarm=None if self._swarm is None else self._swarm.bucket,
             now=self._unit.now,
         )
@@ -145,6 +152,8 @@ class Picker:
             held=held,
             budget=budget,
             holds_suspect=demand.suspect and self._holds_suspect(worker.n),
+            slow_held=self._slow_held.get(worker.n, 0),
+            others=host in self._slow and self._has_other_work(turn),
         )
 
     def _has_cleaner(self, turn: TurnWork, demand: int, host: int) -> bool:
@@ -171,11 +180,32 @@ class Picker:
         """Whether this worker isn't to have this host's tasks of a demand, whoever else is."""
         if host in turn.barred or self._crowd.is_crowded(host, turn.worker.n, turn.op.facts.prefix):
             return True
+        if host in self._slow and self._is_slowed(turn, host):
+            return True
         if not self._unit.memory.demands[demand].careful:
             return False
         record = records_of(self._unit, turn.worker.n).get(host, CLEAN)
         cleaner = self._has_cleaner(turn, demand, host)
         return check_careful(record, proven=bool(turn.worker.accepted), cleaner=cleaner, now=self._unit.now) is not None
+
+    def _is_slowed(self, turn: TurnWork, host: int) -> bool:
+        """Whether this worker holds as many tasks of slow hosts as it may while there is other work."""
+        worker, unit = turn.worker.n, self._unit
+        refusal = check_slow(
+            unit.memory.hosts[host],
+            worker=worker,
+            slots=turn.op.facts.slots,
+            held=self._slow_held.get(worker, 0),
+            others=True,
+            now=unit.now,
+        )
+        return refusal is not None and self._has_other_work(turn)
+
+    def _has_other_work(self, turn: TurnWork) -> bool:
+        """Whether this worker could have work of a host that isn't slow, now or soon."""
+        demands = others_soon(self._unit)
+        self._know(demands)
+        return any(self._may(turn, demand) for demand in demands if not self._unit.memory.demands[demand].parked)
 
     def take(self, row: TaskRow, turn: TurnWork) -> None:
         """Mark a task as granted in this transaction."""
@@ -194,6 +224,8 @@ class Picker:
             self._held[turn.worker.n] = (held + 1, budget)
         if self._screens:
             self._crowd.add(host.n, turn.worker.n, turn.op.facts.prefix)
+            if host.n in self._slow:
+                self._slow_held[turn.worker.n] = self._slow_held.get(turn.worker.n, 0) + 1
         if asked.has_context:
             begin_context(self._unit, asked, turn.worker.n)
         if asked.suspect:
@@ -278,16 +310,18 @@ class Picker:
                 if after is None:
                     break
                 self._demands.append(after)
+            self._know(self._demands)
             demands = unit.memory.demands
-            unit.know_demands(set(self._demands))
             self._demands = [number for number in self._demands if not demands[number].parked]
-            for number in self._demands:
-                demand = demands[number]
-                if demand.suspect or demand.has_context:
-                    self._special.add(number)
-                if demand.careful:
-                    self._screens = True
+            if any(demands[number].careful for number in self._demands):
+                self._screens = True
         return self._demands
+
+    def _know(self, numbers: Collection[int]) -> None:
+        """Load demands, and note which of them bind their worker in some way."""
+        self._unit.know_demands(set(numbers))
+        demands = self._unit.memory.demands
+        self._special.update(number for number in numbers if demands[number].suspect or demands[number].has_context)
 
     def _may(self, turn: TurnWork, demand: int) -> bool:
         known = self._meets.get((turn.worker.n, demand))

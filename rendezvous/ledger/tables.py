@@ -270,6 +270,8 @@ hosts = Table(
     #: Since a worker on it is in quarantine: what is left of its pace, and until when.
     Column("share", Double),
     Column("share_until", Double),
+    #: It keeps its tasks for long; before this ledger time they don't take all of a worker's slots.
+    Column("slow_until", Double),
 )
 
 lanes = Table(
@@ -294,6 +296,7 @@ _partial(
 )
 _partial("hosts_delayed", hosts.c.n, where="unfinished IS NOT NULL")
 _partial("hosts_apart", hosts.c.n, where="apart IS NOT NULL")
+_partial("hosts_slow", hosts.c.n, where="slow_until IS NOT NULL")
 _partial("lanes_closed", lanes.c.opens_at, where="opens_at IS NOT NULL")
 
 # ── what the operator said, and what is held against whom (``rules``) ─────────────────────────────────────────────

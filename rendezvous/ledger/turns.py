@@ -35,6 +35,7 @@ from rendezvous.ledger.ops import (
 )
 from rendezvous.ledger.records import note_accepted
 from rendezvous.ledger.rows import TaskRow, WorkerRow
+from rendezvous.ledger.slowness import look_at_leases, note_end
 from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.eligibility import Demand
 from swarm.model import Actor, Move, Reason, Refusal, RefusalCode, Status, TaskId
@@ -129,6 +130,7 @@ def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
         for turn in turns:
             if not turn.op.partial and not turn.outdated:
                 turn.leases = unit.tasks_by_seq(held.get(turn.worker.n, []))
+                look_at_leases(unit, turn)
     return turns
 
 
@@ -310,6 +312,7 @@ def _sample(unit: Unit, row: TaskRow, turn: TurnWork, *, done: bool) -> None:
     kind = unit.kind(row)
     if row.granted_at is not None:
         unit.sample(kind, unit.now - row.granted_at)
+        note_end(unit, row, unit.now - row.granted_at)
     versions = turn.op.facts.versions
     if versions:
         unit.outcomes.append((kind, versions, done))

@@ -110,6 +110,8 @@ class Memory:
         self.contexts: dict[tuple[str, str], Context | None] = {}
         #: The hosts where workers of one network are kept apart.
         self.apart: frozenset[int] | None = None
+        #: The hosts that were found slow, and until when.
+        self.slow: dict[int, float] | None = None
 
     def standing(self, lane: int) -> Standing:
         """What all tasks of a lane have in common, for their events and grants."""
@@ -161,6 +163,12 @@ class Fleet:
         #: sweeps; what isn't by then is lost with the process.
         self.tally: dict[tuple[str, str, str], list[int]] = {}
         self._said: dict[WorkerRef, tuple[WorkerFacts, float]] = {}
+        #: Of hosts that had slow tasks lately: which share of their last ones was slow (``slowness``).
+        self.slow_shares: Final[dict[int, float]] = {}
+        #: The fences of the old leases that each worker had at its last turn.
+        self.old_leases: Final[dict[WorkerRef, frozenset[int]]] = {}
+        #: When it was looked, which demands have work of hosts that aren't slow; and which.
+        self.other_work: tuple[float, frozenset[int]] | None = None
 
     def hear(self, worker: WorkerRef, facts: WorkerFacts, *, now: float) -> None:
         """Note a turn."""
@@ -176,10 +184,13 @@ class Fleet:
     def forget(self, worker: WorkerRef) -> None:
         """Drop a worker that was removed."""
         self._said.pop(worker, None)
+        self.old_leases.pop(worker, None)
 
     def forget_silent(self, *, now: float) -> None:
         """Drop those that aren't live any more."""
         self._said = {ref: said for ref, said in self._said.items() if now - said[1] <= LIVE_S}
+        for silent in self.old_leases.keys() - self._said.keys():
+            del self.old_leases[silent]
 
     def count(self, outcomes: Iterable[tuple[str, Mapping[str, str], bool]]) -> None:
         """Note what came out of tasks, once that is durable."""

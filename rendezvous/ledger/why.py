@@ -14,8 +14,9 @@ from rendezvous.ledger.ops import WorkerFacts, WorkerRef
 from rendezvous.ledger.policy_queries import read_asking, read_contexts, read_rules
 from rendezvous.ledger.rows import demand_of
 from rendezvous.ledger.settings import LedgerSettings
-from rendezvous.policy.eligibility import check_demand, decide
+from rendezvous.policy.eligibility import Candidate, check_demand, decide
 from rendezvous.policy.pacing import Bucket
+from rendezvous.policy.slowness import SOON_S
 from swarm.model import Refusal, Status, TaskId
 
 __all__ = ["why_not"]
@@ -52,6 +53,9 @@ def why_not(
     suspicious = _with_suspects(read) if demand.suspect else set()
     rules = read_rules(read, settings.region_hours)
     contexts = read_contexts(read, demand)
+    slow = (row.slow_until or 0.0) > now
+    if slow:
+        asking = _beside_slow(read, asking, now=now)
     may = [one for one in asking if check_demand(demand, one.facts) is None]
     another = any(one.number not in demand.passed_over for one in may)
     return [
@@ -67,6 +71,7 @@ def why_not(
                 contexts=contexts,
                 another=another,
                 cleaner=any(other is not one and other.proven and other.record.is_clean(now) for other in may),
+                slow=slow,
                 swarm=swarm,
                 now=now,
             ),
@@ -95,6 +100,36 @@ def _swarm(read: _Rows) -> Bucket | None:
     """The bucket of the whole swarm, where anything was ever taken of it."""
     found = read(sa.select(t.hosts).where(t.hosts.c.host == EVERYWHERE))
     return _bucket(found[0]) if found else None
+
+
+def _beside_slow(read: _Rows, asking: Sequence[Candidate], *, now: float) -> list[Candidate]:
+    """The same workers, with what they hold of slow hosts, and whether they could have other work."""
+    slow, opens_at = t.hosts.c.slow_until > now, t.lanes.c.opens_at
+    holders = (
+        sa.select(t.tasks.c.worker, sa.func.count())
+        .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
+        .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+        .where(t.tasks.c.status == Status.ACTIVE.value, slow)
+        .group_by(t.tasks.c.worker)
+    )
+    held = dict(map(tuple, read(holders)))
+    ready = sa.and_(t.lanes.c.head_seq.is_not(None), sa.or_(opens_at.is_(None), opens_at < now + SOON_S))
+    statement = (
+        sa.select(t.demands.c.key)
+        .distinct()
+        .join(t.lanes, t.lanes.c.demand == t.demands.c.n)
+        .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
+        .where(ready, sa.or_(t.hosts.c.slow_until.is_(None), t.hosts.c.slow_until <= now))
+    )
+    others = [demand for (key,) in read(statement) if not (demand := demand_of(key)).parked]
+    return [
+        attrs.evolve(
+            one,
+            slow_held=held.get(one.number, 0),
+            others=any(check_demand(demand, one.facts) is None for demand in others),
+        )
+        for one in asking
+    ]
 
 
 def _with_suspects(read: _Rows) -> set[int]:

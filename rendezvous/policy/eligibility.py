@@ -19,6 +19,7 @@ from rendezvous.policy.pacing import Bucket, check_host, check_swarm
 from rendezvous.policy.pauses import Pauses, check_paused
 from rendezvous.policy.records import CLEAN, Record, check_careful, check_record, check_troubled
 from rendezvous.policy.retry import PASSED_OVER_S
+from rendezvous.policy.slowness import check_slow
 from rendezvous.policy.versions import check_approved
 from swarm.model import JobId, Refusal, RefusalCode
 from swarm.wire import Requires
@@ -55,6 +56,10 @@ class Facts(Protocol):
     @property
     def prefix(self) -> str | None:
         """The network that it comes from, where that is known."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks it runs at once; 0 where it never said."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -112,6 +117,8 @@ class Candidate:
         held: how many tasks it holds.
         budget: how many it may hold; None is no limit.
         holds_suspect: see ``check_suspect``.
+        slow_held: how many tasks of slow hosts it holds (``slowness``).
+        others: whether it could have work of a host that isn't slow, now or soon.
     """
 
     number: int
@@ -124,6 +131,8 @@ class Candidate:
     held: int = 0
     budget: int | None = None
     holds_suspect: bool = False
+    slow_held: int = 0
+    others: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -227,6 +236,7 @@ def decide(
     contexts: Contexts | None = None,
     another: bool,
     cleaner: bool = False,
+    slow: bool = False,
     swarm: Bucket | None = None,
     now: float,
 ) -> Refusal | None:
@@ -242,6 +252,7 @@ def decide(
         contexts: what is known of the profile and session that the demand names.
         another: see ``check_passed_over``.
         cleaner: see ``records.check_careful``.
+        slow: whether the host keeps its tasks for long (``slowness``).
         swarm: what the whole swarm may send; None where that has no limit.
         now: ledger time, seconds.
     """
@@ -264,6 +275,18 @@ def decide(
         )
         or check_passed_over(demand, candidate.number, another=another)
         or check_suspect(demand, holds_suspect=candidate.holds_suspect)
+        or (
+            check_slow(
+                host,
+                worker=candidate.number,
+                slots=facts.slots,
+                held=candidate.slow_held,
+                others=candidate.others,
+                now=now,
+            )
+            if slow
+            else None
+        )
         or (None if swarm is None else check_swarm(swarm, now=now))
         or check_host(host, bucket, now=now)
     )

@@ -45,9 +45,12 @@ def test_a_liar_slows_nobody_but_itself_whatever_it_says(tmp_path: Path) -> None
 def test_a_host_that_fails_at_everything_keeps_its_pace_and_costs_the_others_nothing(tmp_path: Path) -> None:
     calm = live_storm(new_database(tmp_path / "calm.sqlite"), broken=False, seconds=60.0)
     storm = live_storm(new_database(tmp_path / "storm.sqlite"), broken=True, seconds=60.0)
+    hanging = live_storm(new_database(tmp_path / "hanging.sqlite"), broken=True, hangs_s=30.0, seconds=60.0)
     assert storm.retries > 60
-    assert storm.most <= storm.allowed
-    assert storm.others >= 0.9 * calm.others
+    assert hanging.retries > 6
+    for stormy in (storm, hanging):
+        assert stormy.most <= stormy.allowed
+        assert stormy.others >= 0.9 * calm.others
 
 
 def test_few_of_many_idle_workers_ask_for_a_task(tmp_path: Path) -> None:

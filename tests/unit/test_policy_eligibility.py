@@ -38,6 +38,7 @@ class Said:
     region: str | None = None
     versions: dict[str, str] = attrs.field(factory=dict)
     prefix: str | None = None
+    slots: int = 8
 
 
 def demand(**requires: Any) -> Demand:
