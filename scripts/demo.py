@@ -400,19 +400,22 @@ def perform(stage: Stage, *, keep: bool, unpaid: bool) -> str:
         raise Failure(f"{len(tasks)} tasks, {completed} completed, {failed} failed; it should be 24, 23 and 1")
     if by_offer < BY_OFFER_AT_LEAST:
         raise Failure(f"only {by_offer} tasks were granted by offer; gossip should bring {BY_OFFER_AT_LEAST} or more")
-    if keep:
-        stay(stage, site, job)
-    return (
+    summary = (
         f"demo ok: {len(tasks)} tasks, {completed} completed, {failed} failed, {by_offer} by offer, "
         f"{verified} results verified, {money}{elapsed_s:.1f} s"
     )
+    if keep:
+        print(summary)
+        stay(stage, site, job)
+    return summary
 
 
 def stay(stage: Stage, site: str, job: str) -> None:
     """Leave it running until Ctrl-C, and say what to try. The root has written the profile that ``swarm`` reads."""
     programs = Path(sys.executable).parent
     print(
-        f"""It keeps running. In another terminal:
+        f"""
+It keeps running. In another terminal:
 
     export SWARM_PROFILE={stage.profile} PATH="{programs}:$PATH"
     swarm status
@@ -499,7 +502,8 @@ def main() -> int:
     except SystemExit:
         print(STOPPED, file=sys.stderr)
         raise
-    print(last_line)
+    if not options.keep:  # it was said before it stayed
+        print(last_line)
     return 0
 
 
