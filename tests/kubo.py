@@ -18,11 +18,10 @@ from typing import Final
 import attrs
 import httpx
 
+from tests.patience import PATIENCE_S
 from tests.tied import tied
 
 GO_MOD: Final = Path(__file__).parent.parent / "scripts" / "kubo" / "go.mod"
-START_TIMEOUT_S: Final = 30.0
-STOP_TIMEOUT_S: Final = 10.0
 
 CONFIGURATION: Final = (
     ("Addresses.Gateway", "[]"),
@@ -98,7 +97,7 @@ class Kubo:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self._answers(address):
             log_text = (self.repository / "log").read_text()
             assert self.process.poll() is None, f"the daemon ended: {log_text}"
@@ -112,7 +111,7 @@ class Kubo:
         process, self.process = self.process, None
         process.terminate()
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -24,11 +24,10 @@ import psycopg
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.migrate import migrate
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 from tests.tied import directory_of_this_run, tied
 
 BINARIES: Final = Path("/usr/lib/postgresql")
-START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 30.0
 TEMPLATE: Final = "ledger_template"
 
 
@@ -89,7 +88,7 @@ class Postgres:
                 start_new_session=True,
                 **_as_its_user(),
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 psycopg.connect(self.url(), connect_timeout=2).close()
@@ -105,7 +104,7 @@ class Postgres:
             return
         process, self.process = self.process, None
         process.send_signal(how)
-        process.wait(STOP_TIMEOUT_S)
+        process.wait(PATIENCE_S)
 
     def crash(self) -> None:
         """End it at once, without a checkpoint: what was committed is in its log alone."""

@@ -14,9 +14,8 @@ from redis.exceptions import RedisError
 
 from tests.acceptance.harness import until
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 from tests.tied import tied
-
-START_S = 10.0
 
 
 class RedisServer:
@@ -44,7 +43,7 @@ class RedisServer:
         """Start it (again), and wait until it answers."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(tied(self._argv), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until(self._answers, START_S, "redis-server to answer")
+        until(self._answers, "redis-server to answer")
 
     def _answers(self) -> bool | None:
         if self._process.poll() is not None:
@@ -56,7 +55,7 @@ class RedisServer:
     def kill(self) -> None:
         """SIGKILL."""
         self._process.kill()
-        self._process.wait(START_S)
+        self._process.wait(PATIENCE_S)
 
     def freeze(self) -> None:
         """It takes connections and answers nothing, until ``thaw``."""

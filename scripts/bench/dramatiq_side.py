@@ -65,7 +65,7 @@ class Dramatiq:
             env={"BENCH_REDIS": self._url, "BENCH_LATENCIES": str(spool)},
         )
         self._send(WARM_UP)
-        until(self._drained, DRAIN_S, "dramatiq's workers to be warm", guard=[workers])
+        until(self._drained, "dramatiq's workers to be warm", within_s=DRAIN_S, guard=[workers])
         before = {"redis": cpu_s(self._server.pid), "workers": cpu_s(workers.pid), "driver": time.process_time()}
         started_at = time.time()
         senders = [threading.Thread(target=self._send, args=(tasks // SENDERS,)) for _ in range(SENDERS)]
@@ -73,7 +73,7 @@ class Dramatiq:
             sender.start()
         for sender in senders:
             sender.join()
-        until(self._drained, DRAIN_S, "dramatiq to be done", guard=[workers])
+        until(self._drained, "dramatiq to be done", within_s=DRAIN_S, guard=[workers])
         took_s = time.time() - started_at
         after = {"redis": cpu_s(self._server.pid), "workers": cpu_s(workers.pid), "driver": time.process_time()}
         workers.stop()
@@ -115,5 +115,5 @@ def open_dramatiq(scene: Scene, persistence: str) -> Iterator[Dramatiq]:
             return bool(client.ping())
         return False
 
-    until(answers, 10.0, "Redis to answer", guard=[server])
+    until(answers, "Redis to answer", guard=[server])
     yield Dramatiq(scene, f"dramatiq-{persistence}", port, server)

@@ -102,7 +102,7 @@ class Swarm:
         for _ in range(tasks):
             sent_at = time.time()
             task = door.submit([noop()])["tasks"][0]["id"]
-            until(lambda task=task: door.task(task)["status"] == "completed", RUN_S, "a task of an idle swarm")
+            until(lambda task=task: door.task(task)["status"] == "completed", "a task of an idle swarm", within_s=RUN_S)
             granted = next(event for event in door.history(task) if event["move"] == "granted")
             latencies_s.append(granted["at"] - sent_at)
             how = door.task(task)["via"]

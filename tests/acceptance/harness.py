@@ -24,15 +24,12 @@ import httpx
 
 from tests.acceptance.netns import Namespace
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 from tests.tied import tied
 
 T = TypeVar("T")
 
 POLL_S = 0.02
-#: A loaded machine of two cores: starting takes 1 s when idle.
-START_S = 30.0
-#: The grace of a worker's drain (8 s) and some more.
-STOP_S = 15.0
 #: What hasn't left by then at the end of a scene is killed.
 LEAVE_S = 3.0
 TAIL_LINES = 60
@@ -48,13 +45,15 @@ class NotInTime(AssertionError):
     """What was waited for didn't come before the deadline."""
 
 
-def until(probe: Callable[[], T | None], within_s: float, what: str, *, guard: Sequence[Running] = ()) -> T:
+def until(
+    probe: Callable[[], T | None], what: str, *, within_s: float = PATIENCE_S, guard: Sequence[Running] = ()
+) -> T:
     """Poll until ``probe`` gives something truthy.
 
     Args:
         probe: called again and again; what it last gave is in the error.
-        within_s: the deadline, seconds.
         what: what is waited for, as a clause.
+        within_s: the deadline, seconds; named where the test is about this time, and else a guard.
         guard: processes that have to live meanwhile; the end of one ends the wait.
 
     Raises:
@@ -132,9 +131,9 @@ class Running:
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         self._process.kill()
-        self._process.wait(STOP_S)
+        self._process.wait(PATIENCE_S)
 
-    def stop(self, *, within_s: float = STOP_S) -> int:
+    def stop(self, *, within_s: float = PATIENCE_S) -> int:
         """SIGTERM and wait; SIGKILL past the deadline. Returns the exit code."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
@@ -257,7 +256,7 @@ class Door:
             if not cursor:
                 return
 
-    def wait_done(self, job: str, within_s: float, *, guard: Sequence[Running] = ()) -> dict[str, Any]:
+    def wait_done(self, job: str, *, within_s: float = PATIENCE_S, guard: Sequence[Running] = ()) -> dict[str, Any]:
         """Wait until all tasks of a job have ended; a door that is being restarted is waited for."""
 
         def done() -> dict[str, Any] | None:
@@ -268,7 +267,7 @@ class Door:
             return view if view["done"] else None
 
         try:
-            return until(done, within_s, f"job {job} to be done", guard=guard)
+            return until(done, f"job {job} to be done", within_s=within_s, guard=guard)
         except NotInTime as late:
             left = [
                 (task["id"], task["status"], task.get("assignee"), self.call("GET", f"/v1/tasks/{task['id']}/why").data)
@@ -365,7 +364,7 @@ class Scene:
     def site(self, *options: str) -> str:
         """Start the demo's site; returns its URL."""
         site = self.start("site", [sys.executable, str(PROJECT / "scripts" / "site"), *options])
-        return until(lambda: site.out.read_text().partition("\n")[0], START_S, "the site's URL", guard=[site])
+        return until(lambda: site.out.read_text().partition("\n")[0], "the site's URL", guard=[site])
 
     def swarm(self, *arguments: str) -> str:
         """Run ``swarm`` with the profile that the root wrote; returns what it printed."""
@@ -373,7 +372,7 @@ class Scene:
             [*command("swarm"), *arguments],
             capture_output=True,
             text=True,
-            timeout=START_S,
+            timeout=PATIENCE_S,
             check=False,
             cwd=PROJECT,
             env={**os.environ, **COMPILED, "SWARM_PROFILE": str(self.directory / "profile.json")},
@@ -422,7 +421,7 @@ class Root:
             ],
             netns=self.netns,
         )
-        self.ready = until(self._read_ready, START_S, f"{self.name} to be ready", guard=[self.process])
+        self.ready = until(self._read_ready, f"{self.name} to be ready", guard=[self.process])
         self.door_url: str = self.ready["door"]
         self.join_link: str = self.ready["join_link"]
         self.operator_key = Path(self.ready["operator_key_file"]).read_text().strip()
@@ -473,9 +472,9 @@ class Worker:
     def kill(self) -> None:
         self.process.kill()
 
-    def wait_seen(self, within_s: float = START_S) -> dict[str, Any]:
+    def wait_seen(self) -> dict[str, Any]:
         """Wait until the door lists it as ready; returns what the door says of it."""
-        return until(self.seen, within_s, f"the door to list {self.name}", guard=[self.process])
+        return until(self.seen, f"the door to list {self.name}", guard=[self.process])
 
     def seen(self) -> dict[str, Any] | None:
         """What the door says of this worker, None where it doesn't list it."""

@@ -15,6 +15,7 @@ from rendezvous.chain.escrow import channel_call, decode_channel
 from tests.acceptance.harness import PROJECT, Root, Scene, Worker, command, noop, until
 from tests.acceptance.test_paid import REWARD, Paid, paying_on
 from tests.chain.hardhat import ETHER, Hardhat, running_hardhat
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.acceptance
 
@@ -50,7 +51,7 @@ def money(worker: Worker, name: str, *options: str, code: int = 0) -> str:
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
@@ -68,17 +69,16 @@ def settled_wei(paid: Paid, payee: str) -> int:
     return decode_channel(answer).settled_wei
 
 
-@pytest.mark.timeout(240)
 def test_what_was_earned_is_paid_out_when_the_root_is_gone_for_good(scene: Scene, paid: Paid) -> None:
     root = scene.root(*paid.options)
     alice = scene.worker(root, "--p2p", "off", name="alice")
     address = alice.address
     assert address is not None
     tasks = submit(root, TASKS)
-    until(lambda: all_have(root, tasks, "accepted"), 40, "every task to be accepted", guard=[root.process])
+    until(lambda: all_have(root, tasks, "accepted"), "every task to be accepted", guard=[root.process])
     root.kill()  # most likely before the channel is funded
     root.start()
-    until(lambda: earned_wei(alice) == TASKS * REWARD, 60, "the vouchers", guard=[root.process, alice.process])
+    until(lambda: earned_wei(alice) == TASKS * REWARD, "the vouchers", guard=[root.process, alice.process])
     assert all_have(root, tasks, "on_chain")
     assert not any(root.door.task(task).get("paid") for task in tasks)
 
@@ -92,10 +92,9 @@ def test_what_was_earned_is_paid_out_when_the_root_is_gone_for_good(scene: Scene
     assert "all of it was paid" in money(alice, "redeem", "--yes")
 
     root.start()  # after all: the ledger follows what was done without it
-    until(lambda: all_have(root, tasks, "paid"), 40, "the ledger to follow", guard=[root.process])
+    until(lambda: all_have(root, tasks, "paid"), "the ledger to follow", guard=[root.process])
 
 
-@pytest.mark.timeout(240)
 def test_a_root_killed_again_and_again_owes_each_task_once(scene: Scene, paid: Paid) -> None:
     root = scene.root(*paid.options)
     alice = scene.worker(root, "--p2p", "off", name="alice")
@@ -104,12 +103,12 @@ def test_a_root_killed_again_and_again_owes_each_task_once(scene: Scene, paid: P
     for wave in range(4):
         submitted = submit(root, 3)
         tasks += submitted
-        until(partial(all_have, root, submitted, "accepted"), 30, f"wave {wave}", guard=[root.process])
+        until(partial(all_have, root, submitted, "accepted"), f"wave {wave}", guard=[root.process])
         root.kill()
         root.start()
-    until(lambda: earned_wei(alice) == len(tasks) * REWARD, 60, "the vouchers", guard=[root.process, alice.process])
+    until(lambda: earned_wei(alice) == len(tasks) * REWARD, "the vouchers", guard=[root.process, alice.process])
     paid.ask("hardhat_setBalance", alice.address, hex(ETHER))
     money(alice, "redeem", "--rpc", paid.url, "--yes")  # beside the running worker
-    until(lambda: all_have(root, tasks, "paid"), 40, "the ledger to follow", guard=[root.process])
+    until(lambda: all_have(root, tasks, "paid"), "the ledger to follow", guard=[root.process])
     assert settled_wei(paid, alice.address) == len(tasks) * REWARD
     assert earned_wei(alice) == len(tasks) * REWARD

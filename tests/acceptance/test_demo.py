@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.harness import PROJECT, until
+from tests.patience import PATIENCE_S
 from tests.tied import tied
 
 pytestmark = pytest.mark.acceptance
 
 #: Half a minute on an idle machine of two cores.
-DEMO_S = 240.0
+DEMO_S = 2 * PATIENCE_S
 COUNTED = r"demo ok: 24 tasks, 23 completed, 1 failed, (\d+) by offer, 23 results verified, "
 LAST_LINES = {(): COUNTED + r"23 paid, 1 refunded, [\d.]+ s", ("--unpaid",): COUNTED + r"[\d.]+ s"}
 
@@ -54,7 +55,6 @@ def left_behind(directory: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(DEMO_S + 30)
 @pytest.mark.parametrize("options", LAST_LINES, ids=["paid", "unpaid"])
 def test_the_demo_ends_with_its_verdict_and_leaves_nothing_behind(tmp_path: Path, options: tuple[str, ...]) -> None:
     directory, out = tmp_path / "demo", tmp_path / "out"
@@ -75,28 +75,27 @@ def test_a_demo_that_is_stopped_ends_its_own_processes(tmp_path: Path, number: s
     directory, out = tmp_path / "demo", tmp_path / "out"
     directory.mkdir()
     demo = start(directory, out)
-    until(lambda: "the root's door is open" in out.read_text(), 60.0, "the demo's root")
+    until(lambda: "the root's door is open" in out.read_text(), "the demo's root")
     assert left_behind(directory)
 
     demo.send_signal(number)
 
-    assert demo.wait(30.0) == 128 + number
+    assert demo.wait(PATIENCE_S) == 128 + number
     assert "all processes of the demo have ended" in out.read_text()
     assert left_behind(directory) == []
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.timeout(DEMO_S + 30)
 def test_a_demo_that_stays_says_so_when_it_stops(tmp_path: Path) -> None:
     directory, out = tmp_path / "demo", tmp_path / "out"
     directory.mkdir()
     demo = start(directory, out, "--unpaid", "--keep")
-    until(lambda: "Ctrl-C here ends it all" in out.read_text(), DEMO_S, "the demo to be done")
+    until(lambda: "Ctrl-C here ends it all" in out.read_text(), "the demo to be done", within_s=DEMO_S)
     assert left_behind(directory)
 
     demo.send_signal(signal.SIGINT)
-    until(lambda: "stopping all processes" in out.read_text(), 5.0, "a word of the demo")
+    until(lambda: "stopping all processes" in out.read_text(), "a word of the demo")
 
-    assert demo.wait(30.0) == 0
+    assert demo.wait(PATIENCE_S) == 0
     assert re.fullmatch(LAST_LINES["--unpaid",], out.read_text().splitlines()[-1])
     assert left_behind(directory) == []

@@ -20,7 +20,7 @@ def test_the_embedded_worker_of_the_docs_counts_the_words_of_a_site(scene: Scene
             *("--data", str(scene.directory / "example-data"), "--allow-private"),
         ],
     )
-    assert root.door.wait_done(job, 30, guard=[example])["counts"] == {"completed": 3}
+    assert root.door.wait_done(job, guard=[example])["counts"] == {"completed": 3}
 
     found = scene.directory / "found.jsonl"
     scene.swarm("results", job, "-o", str(found))
@@ -32,5 +32,5 @@ def test_the_embedded_worker_of_the_docs_counts_the_words_of_a_site(scene: Scene
         (worker,) = root.door.workers()
         return "crawl" in worker["kinds"] and worker["stats"].get("tasks_done") == 3
 
-    until(told, 15, "the worker's heartbeat to tell what it did")
+    until(told, "the worker's heartbeat to tell what it did")
     assert example.stop() == 0

@@ -28,7 +28,7 @@ def test_result_of_the_demos_flow_comes_by_bitswap_from_the_worker_that_made_it(
         urls = scene.directory / "urls.txt"
         urls.write_text("".join(f"{site}/item/{number}\n" for number in range(1, PAGES + 1)) + f"{site}/missing\n")
         job = scene.swarm("submit", str(urls), "--extract", "title=h1::text").strip()
-        assert root.door.wait_done(job, 60)["counts"] == {"completed": PAGES, "failed": 1}
+        assert root.door.wait_done(job)["counts"] == {"completed": PAGES, "failed": 1}
         found = scene.directory / "found.jsonl"
         scene.swarm("results", job, "-o", str(found))
         records = [json.loads(line) for line in found.read_text().splitlines()]
@@ -56,16 +56,16 @@ def test_kubos_find_by_dht_which_worker_made_a_result_and_fetch_it_there(scene: 
     stranger.command("swarm", "connect", friends_address)
     root = scene.root("--host-rate", "0")
     worker = scene.worker(root, "--serve-to", "any", name="alice")
-    (opened,) = until(lambda: worker.process.events("peer_opened"), 20, "alice's peer to open")
+    (opened,) = until(lambda: worker.process.events("peer_opened"), "alice's peer to open")
     friend.command("swarm", "connect", opened["addrs"][0])
     job = root.door.submit([noop(size=20_000)])["job"]
-    root.door.wait_done(job, 30)
+    root.door.wait_done(job)
     (task,) = root.door.tasks_of(job)
 
-    until(lambda: opened["peer_id"] in _providers(stranger, task["result"]), 40, "alice to be found")
+    until(lambda: opened["peer_id"] in _providers(stranger, task["result"]), "alice to be found")
     manifest = decode_manifest(_fetch(stranger, task["result"]))
     for content in manifest.named():
-        until(lambda cid=content.cid: opened["peer_id"] in _providers(stranger, cid), 20, "alice to be found")
+        until(lambda cid=content.cid: opened["peer_id"] in _providers(stranger, cid), "alice to be found")
         assert len(_fetch(stranger, content.cid)) == content.size_bytes
 
 
@@ -77,15 +77,15 @@ def test_results_wait_while_kubo_is_away_and_none_is_lost(scene: Scene) -> None:
     workers = scene.workers(root, names=("alice", "bob"))
     door = root.door
     before = door.submit([noop(size=20_000) for _ in range(10)])["job"]
-    door.wait_done(before, 30)
+    door.wait_done(before)
 
     kubo.stop()
     during = door.submit([noop(size=20_000) for _ in range(30)])["job"]
-    until(lambda: _waiting_uploads(workers), 30, "uploads to wait for Kubo")
+    until(lambda: _waiting_uploads(workers), "uploads to wait for Kubo")
     assert not door.job(during)["done"]
     kubo.start()
 
-    assert door.wait_done(during, 90)["counts"] == {"completed": 30}
+    assert door.wait_done(during)["counts"] == {"completed": 30}
     for job in (before, during):
         for task in door.tasks_of(job):
             assert_ended_once(door.history(task["id"]))
@@ -104,7 +104,7 @@ def test_small_results_get_into_kubo_and_its_gateway_shows_them_also_after_an_ou
     root = scene.root("--host-rate", "0", "--ipfs", kubo.multiaddr)
     scene.worker(root, name="alice")
     first = _small_results(root.door, 5)
-    until(lambda: first <= _pinned(kubo), 30, "the manifests to be copied")
+    until(lambda: first <= _pinned(kubo), "the manifests to be copied")
     for cid in first:
         page = httpx.get(f"http://127.0.0.1:{gateway}/ipfs/{cid}?format=raw")
         assert page.is_success, page.text
@@ -115,13 +115,13 @@ def test_small_results_get_into_kubo_and_its_gateway_shows_them_also_after_an_ou
     root.kill()
     kubo.start()
     root.start()
-    until(lambda: second <= _pinned(kubo), 30, "the manifests to be copied after all")
+    until(lambda: second <= _pinned(kubo), "the manifests to be copied after all")
 
 
 def _small_results(door: Door, number: int) -> set[str]:
     """Results whose manifests come inside the turns, with nothing else to upload."""
     job = door.submit([noop() for _ in range(number)])["job"]
-    assert door.wait_done(job, 30)["counts"] == {"completed": number}
+    assert door.wait_done(job)["counts"] == {"completed": number}
     return {task["result"] for task in door.tasks_of(job)}
 
 

@@ -14,6 +14,7 @@ from tests.acceptance.exactly_once import assert_ended_once
 from tests.acceptance.harness import Scene, Worker, noop, until
 from tests.acceptance.proxy import Proxy, Verdict
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 
 ROOT_KILLS = 10
 SUBMISSIONS, TASKS_PER_SUBMISSION = 30, 20
@@ -38,11 +39,11 @@ def test_workers_killed_mid_task_lose_nothing_and_repeat_no_ending(scene: Scene)
     job = root.door.submit([noop(sleep_s=0.3) for _ in range(40)])["job"]
 
     for victim in (*workers, *workers):
-        until(lambda victim=victim: _holds(victim, job), 15, f"{victim.name} to hold a task")
+        until(lambda victim=victim: _holds(victim, job), f"{victim.name} to hold a task")
         victim.kill()
         victim.start()
 
-    assert root.door.wait_done(job, 45)["counts"] == {"completed": 40}
+    assert root.door.wait_done(job)["counts"] == {"completed": 40}
     for task in root.door.tasks_of(job):
         assert_ended_once(root.door.history(task["id"]))
 
@@ -62,11 +63,11 @@ def test_worker_killed_mid_upload_sends_its_result_when_it_is_back(scene: Scene)
         root = scene.root("--host-rate", "0", "--public-url", f"http://127.0.0.1:{proxy.port}", port=port)
         alice = scene.worker(root, name="alice")
         task = root.door.submit([noop(size=300_000)])["tasks"][0]["id"]
-        assert uploading.wait(15), "no upload came by the proxy"
+        assert uploading.wait(PATIENCE_S), "no upload came by the proxy"
         alice.kill()
         assert root.door.task(task)["status"] == "active"
         alice.start()
-        until(lambda: root.door.task(task)["status"] == "completed", 20, "the result to be recorded")
+        until(lambda: root.door.task(task)["status"] == "completed", "the result to be recorded")
         history = root.door.history(task)
         assert root.door.task(task)["attempts"] == 1
 
@@ -84,7 +85,7 @@ def test_root_killed_at_ten_random_moments_ends_every_task_exactly_once(scene: S
 
     def submit_all() -> None:
         for number, tasks in enumerate(submissions):
-            until(lambda tasks=tasks, number=number: _submitted(tasks, number), 60, "a submission to be taken")
+            until(lambda tasks=tasks, number=number: _submitted(tasks, number), "a submission to be taken")
             time.sleep(0.3)  # spread over the kills
 
     def _submitted(tasks: list[dict[str, object]], number: int) -> bool:
@@ -99,10 +100,10 @@ def test_root_killed_at_ten_random_moments_ends_every_task_exactly_once(scene: S
         time.sleep(rng.uniform(0.05, 1.2))  # the random moment
         root.kill()
         root.start()
-    submitter.join(60)
+    submitter.join(PATIENCE_S)
 
     total = 1 + SUBMISSIONS * TASKS_PER_SUBMISSION
-    assert root.door.wait_done(job, 60)["counts"] == {"completed": total}
+    assert root.door.wait_done(job)["counts"] == {"completed": total}
     seen = [task["id"] for task in root.door.tasks_of(job)]
     assert len(set(seen)) == len(seen) == total
     for task in seen:
@@ -120,7 +121,7 @@ def test_task_that_kills_its_workers_fails_naming_three_and_its_neighbours_compl
     submitted = root.door.submit([*neighbours[:20], poison, *neighbours[20:]])
     poisoned = submitted["tasks"][20]["id"]
 
-    task = until(lambda: _ended(root.door.task(poisoned)), 60, "the task to be given up")
+    task = until(lambda: _ended(root.door.task(poisoned)), "the task to be given up")
     assert (task["status"], task["reason"]) == ("failed", Reason.WORKER_LOST)
     assert len(victims) == WORKERS_KILLED_TO_GIVE_UP
     for victim in victims:
@@ -130,7 +131,7 @@ def test_task_that_kills_its_workers_fails_naming_three_and_its_neighbours_compl
     assert_ended_once(root.door.history(poisoned), how=Status.FAILED)
 
     scene.worker(root, name="dave", env={"PYTHONPATH": str(plugins)})
-    assert root.door.wait_done(submitted["job"], 45)["counts"] == {"completed": 40, "failed": 1}
+    assert root.door.wait_done(submitted["job"])["counts"] == {"completed": 40, "failed": 1}
 
 
 def test_task_that_kills_workers_that_are_started_again_is_given_up_and_its_neighbours_complete(
@@ -155,7 +156,7 @@ def test_task_that_kills_workers_that_are_started_again_is_given_up_and_its_neig
                 victim.start()
         return bool(root.door.job(submitted["job"])["done"])
 
-    until(done, 180, "the job to be done in spite of the poison")
+    until(done, "the job to be done in spite of the poison", within_s=3 * PATIENCE_S)
 
     task = root.door.task(poisoned)
     assert (task["status"], task["reason"]) == ("failed", Reason.WORKER_LOST)

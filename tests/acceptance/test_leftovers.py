@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.harness import COMPILED, PROJECT, START_S
+from tests.acceptance.harness import COMPILED, PROJECT
+from tests.patience import PATIENCE_S
 from tests.tied import directory_of_this_run, tied
 
 #: What a run has started when it is killed; it says the pids, each a line, and nothing more.
@@ -47,7 +48,7 @@ RUNS = {
         from tests.acceptance.harness import until
         from tests.acceptance.test_demo import start
         demo = start(directory, directory / "out", "--unpaid")
-        until(lambda: "the root's door is open" in (directory / "out").read_text(), 60.0, "the demo's root")
+        until(lambda: "the root's door is open" in (directory / "out").read_text(), "the demo's root")
         started = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
         assert started
         say(demo.pid, *started)
@@ -61,13 +62,11 @@ def say(*pids):
     print(*pids, flush=True)
     sys.stdin.read()
 """
-#: Ending takes moments; a demo ends its processes one after the other.
-ENDED_S = 60.0
 
 
 def _has_ended(process: int) -> bool:
     """Wait until the process behind a pidfd has ended, or the deadline passed."""
-    return bool(select.select([process], [], [], ENDED_S)[0])
+    return bool(select.select([process], [], [], PATIENCE_S)[0])
 
 
 @pytest.mark.parametrize("services", RUNS)
@@ -95,7 +94,7 @@ def test_files_of_a_run_that_was_killed_are_removed_by_the_next(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ended = subprocess.Popen(["true"])
-    ended.wait(START_S)
+    ended.wait(PATIENCE_S)
     killed = tmp_path / f"cluster-{ended.pid}-abc"
     others = tmp_path / f"cluster-{os.getppid()}-abc", tmp_path / "cluster-of-mine", tmp_path / "cluster-1x-abc"
     for directory in (killed, *others):

@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.exactly_once import assert_ended_once
 from tests.acceptance.harness import Scene, noop, until
 from tests.acceptance.proxy import Proxy, Verdict
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("root_dies", [False, True], ids=["door_remembers", "root_restarts_meanwhile"])
@@ -21,20 +22,20 @@ def test_grant_whose_answer_is_lost_is_sent_again_and_not_counted(scene: Scene, 
         if b'"grants":[{' not in message or lost.is_set():
             return Verdict.FORWARD
         lost.set()
-        passing.wait(20)
+        passing.wait(PATIENCE_S)
         return Verdict.CUT
 
     with Proxy((root.host, root.port), on_message=lose_first_grant) as proxy:
         alice = scene.worker(root, name="alice", link=proxy.link(root.join_link))
         task = root.door.submit([noop()])["tasks"][0]["id"]
-        assert lost.wait(15), "no grant came by the proxy"
+        assert lost.wait(PATIENCE_S), "no grant came by the proxy"
         granted = root.door.task(task)
         assert (granted["status"], granted["assignee"]) == ("active", alice.address)
         if root_dies:
             root.kill()
             root.start()
         passing.set()
-        until(lambda: root.door.task(task)["status"] == "completed", 20, "alice to get the grant again")
+        until(lambda: root.door.task(task)["status"] == "completed", "alice to get the grant again")
 
     completed = root.door.task(task)
     assert (completed["attempts"], completed["fence"]) == (1, granted["fence"])

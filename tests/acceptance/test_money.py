@@ -18,6 +18,7 @@ import pytest
 from rendezvous.chain.rpc import open_rpc
 from tests.acceptance.harness import COMPILED, PROJECT, Root, Scene, command, until
 from tests.chain.hardhat import Chain, Hardhat, fresh_chain, running_hardhat
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.acceptance
 
@@ -83,7 +84,7 @@ class Programs:
             env={**self._environment, **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         self.said.append(done.stdout + done.stderr)
@@ -110,7 +111,6 @@ def holding(directory: Path, secrets_: Iterable[bytes], *, but: Path) -> list[st
     return found
 
 
-@pytest.mark.timeout(180)
 def test_a_requester_pays_within_its_allowance_and_the_key_that_pays_is_told_nowhere(
     scene: Scene, wallet: Wallet, tmp_path: Path
 ) -> None:
@@ -128,10 +128,10 @@ def test_a_requester_pays_within_its_allowance_and_the_key_that_pays_is_told_now
     # the contract's balance goes up, and down again to an address of choice
     programs.run("swarm-root", "deposit", "1eth", "--data", data, *chain)
     show = ("wallet", "show", "--data", data, *chain)
-    until(lambda: has(programs.run("swarm-root", *show), "in the contract", "1eth"), 40, "the deposit")
+    until(lambda: has(programs.run("swarm-root", *show), "in the contract", "1eth"), "the deposit")
     nobody = "0x000000000000000000000000000000000000dEaD"
     programs.run("swarm-root", "withdraw", "0.25eth", "--to", nobody, "--data", data, *chain)
-    until(lambda: has(programs.run("swarm-root", *show), "in the contract", "0.75eth"), 40, "the withdrawal")
+    until(lambda: has(programs.run("swarm-root", *show), "in the contract", "0.75eth"), "the withdrawal")
     assert "less than 1eth" in programs.run("swarm-root", "withdraw", "1eth", "--to", nobody, "--data", data, *chain,
                                             code=2)  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_a_requester_pays_within_its_allowance_and_the_key_that_pays_is_told_now
     job = programs.run("swarm", "submit", *urls, *paid, **carol)
 
     tasks = [task["id"] for task in root.door.tasks_of(job)]
-    views = until(lambda: settled(root, tasks), 60, "every task to be settled", guard=[root.process])
+    views = until(lambda: settled(root, tasks), "every task to be settled", guard=[root.process])
     assert sorted(view["status"] for view in views) == ["completed"] * PAGES + ["failed"]
     told = programs.run(*keys, "allowance", "carol", "--data", data)
     assert "spent or promised 0.004eth" in told  # the failed one's came back with its refund

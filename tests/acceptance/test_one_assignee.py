@@ -14,14 +14,14 @@ def test_second_workers_claim_and_completion_are_refused_with_invalid_assignee(s
     scene.closing.callback(bob.door.close)
     door = root.door
     task = door.submit([noop(sleep_s=1.5)])["tasks"][0]["id"]
-    active = until(lambda: _if_status(door.task(task), "active"), 10, "alice to hold the task")
+    active = until(lambda: _if_status(door.task(task), "active"), "alice to hold the task")
     assert active["assignee"] == alice.address
 
     for refused in (bob.claim(task), bob.complete(task, active["fence"])):
         assert (refused.status, refused.code) == (400, "invalid_assignee")
     assert door.task(task)["fence"] == active["fence"]
 
-    completed = until(lambda: _if_status(door.task(task), "completed"), 10, "alice to complete it")
+    completed = until(lambda: _if_status(door.task(task), "completed"), "alice to complete it")
     for refused in (bob.claim(task), bob.complete(task, active["fence"])):
         assert (refused.status, refused.code) == (400, "invalid_assignee")
     after = door.task(task)

@@ -7,7 +7,8 @@ import subprocess
 from collections import Counter
 from typing import Any
 
-from tests.acceptance.harness import COMPILED, PROJECT, START_S, Root, Scene, Worker, command, noop, until
+from tests.acceptance.harness import COMPILED, PROJECT, Root, Scene, Worker, command, noop, until
+from tests.patience import PATIENCE_S
 
 #: What the hosts of these tasks are called decides nothing: a noop asks no site.
 BUSY = "busy.invalid"
@@ -19,7 +20,7 @@ def _root(root: Root, *arguments: str) -> str:
         [*command("swarm-root"), *arguments, "--data", str(root.data)],
         capture_output=True,
         text=True,
-        timeout=START_S,
+        timeout=PATIENCE_S,
         check=False,
         cwd=PROJECT,
         env={**os.environ, **COMPILED},
@@ -51,47 +52,47 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     assert "the network is being repaired" in scene.swarm("status")
     assert root.door.task(task)["status"] == "pending"
     _root(root, "resume")
-    root.door.wait_done(job, 15)
+    root.door.wait_done(job)
 
     # What is taken from a worker isn't for newcomers: both have done something.
     job, tasks = _submit(root, *(noop(sleep_s=0.5) for _ in range(16)))
-    root.door.wait_done(job, 20)
+    root.door.wait_done(job)
     assert len({root.door.task(one)["assignee"] for one in tasks}) == 2
 
     # Quarantine: who holds a task of the host loses it to the other, and gets no more of it.
     job, (task,) = _submit(root, noop(host=BUSY, sleep_s=3))
-    held = until(lambda: _holder(root, task), 15, "the task to be granted")
+    held = until(lambda: _holder(root, task), "the task to be granted")
     second = bob if held == alice.address else alice
     _root(root, "quarantine", held, BUSY, "--for", "10m", "--why", "it is being blocked")
-    until(lambda: _holder(root, task) == second.address, 15, "the other worker to have it")
+    until(lambda: _holder(root, task) == second.address, "the other worker to have it")
     many, tasks = _submit(root, *(noop(host=BUSY) for _ in range(10)))
-    root.door.wait_done(many, 15)
+    root.door.wait_done(many)
     assert {root.door.task(one)["assignee"] for one in tasks} == {second.address}
     assert "quarantined" in {event["move"] for event in root.door.history(task)}
-    root.door.wait_done(job, 15)
+    root.door.wait_done(job)
 
     # Revoke in the midst of a task: its session ends, the task waits again, the process ends with 5.
     _root(root, "unquarantine", held, BUSY)
     job, (task,) = _submit(root, noop(sleep_s=4))
-    held = until(lambda: _holder(root, task), 15, "the task to be granted")
+    held = until(lambda: _holder(root, task), "the task to be granted")
     revoked, other = (alice, bob) if held == alice.address else (bob, alice)
     assert "1 sessions ended, 1 tasks wait again" in _root(root, "revoke", held, "--why", "sends broken results")
-    assert revoked.process.wait(20) == 5
+    assert revoked.process.wait(PATIENCE_S) == 5
     assert "sends broken results" in revoked.process.tail()
-    until(lambda: _holder(root, task) == other.address, 15, "the other worker to have it")
+    until(lambda: _holder(root, task) == other.address, "the other worker to have it")
     revoked.start()  # its key is revoked, and so is its address
-    assert revoked.process.wait(START_S) == 5
-    root.door.wait_done(job, 15)
+    assert revoked.process.wait(PATIENCE_S) == 5
+    root.door.wait_done(job)
 
     # Fail by hand, and replay.
     job, (task,) = _submit(root, noop(sleep_s=60))
-    until(lambda: _holder(root, task), 15, "the task to be granted")
+    until(lambda: _holder(root, task), "the task to be granted")
     assert _root(root, "fail", task, "--why", "it hangs") == f"{task}\tfailed\n"
     seen = root.door.task(task)
     assert (seen["status"], seen["reason"], seen["detail"]) == ("failed", "by_hand", "it hangs")
-    until(lambda: other.seen() and not other.seen()["active"], 15, "the holder to have dropped it")
+    until(lambda: other.seen() and not other.seen()["active"], "the holder to have dropped it")
     scene.swarm("replay", task)
-    until(lambda: _holder(root, task) == other.address, 15, "the task to be granted again")
+    until(lambda: _holder(root, task) == other.address, "the task to be granted again")
     scene.swarm("cancel", task)
 
     acts = [line.split("\t")[1:3] for line in _root(root, "acts").splitlines()]
@@ -105,10 +106,10 @@ def test_in_assign_mode_the_load_is_even_and_everything_is_done(scene: Scene) ->
     root = scene.root("--host-rate", "0", "--p2p", "off", "--mode", "assign")
     names = ("alice", "bob", "carol")
     workers = scene.workers(root, "--slots", "4", names=names)
-    until(lambda: all(_listens(worker) for worker in workers), 15, "all sessions to be open")
+    until(lambda: all(_listens(worker) for worker in workers), "all sessions to be open")
 
     job = root.door.submit([noop(sleep_s=0.2) for _ in range(120)])["job"]
-    assert root.door.wait_done(job, 60, guard=[worker.process for worker in workers])["counts"] == {"completed": 120}
+    assert root.door.wait_done(job, guard=[worker.process for worker in workers])["counts"] == {"completed": 120}
 
     tasks = list(root.door.tasks_of(job))
     assert {task["via"] for task in tasks} == {"assign"}
@@ -123,13 +124,13 @@ def test_in_assign_mode_the_load_is_even_and_everything_is_done(scene: Scene) ->
 def test_an_assigned_task_of_a_worker_that_is_killed_goes_to_another(scene: Scene) -> None:
     root = scene.root("--host-rate", "0", "--p2p", "off", "--mode", "assign", "--first-lease", "2")
     alice, bob = scene.workers(root, names=("alice", "bob"))
-    until(lambda: _listens(alice) and _listens(bob), 15, "both sessions to be open")
+    until(lambda: _listens(alice) and _listens(bob), "both sessions to be open")
     job, (task,) = _submit(root, noop(sleep_s=3))
-    held = until(lambda: _holder(root, task), 15, "the task to be assigned")
+    held = until(lambda: _holder(root, task), "the task to be assigned")
     first, second = (alice, bob) if held == alice.address else (bob, alice)
     first.kill()
-    until(lambda: _holder(root, task) == second.address, 20, "the other worker to have it")
-    assert root.door.wait_done(job, 20)["counts"] == {"completed": 1}
+    until(lambda: _holder(root, task) == second.address, "the other worker to have it")
+    assert root.door.wait_done(job)["counts"] == {"completed": 1}
 
 
 def _listens(worker: Worker) -> bool:

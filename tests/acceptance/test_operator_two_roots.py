@@ -11,6 +11,7 @@ from tests.acceptance.harness import Scene, noop
 from tests.acceptance.test_operator import _root, _submit
 from tests.acceptance.test_two_roots import second_root
 from tests.kubo import Kubo, running_kubo
+from tests.patience import PATIENCE_S
 from tests.postgres import Postgres, postgres_cluster
 
 
@@ -35,7 +36,7 @@ def test_what_an_operator_says_at_one_root_holds_at_the_other(scene: Scene, post
 
     # A task that is submitted at one door is pushed by whichever root has the worker.
     job, tasks = _submit(one, *(noop(sleep_s=0.2) for _ in range(40)))
-    assert two.door.wait_done(job, 40)["counts"] == {"completed": 40}
+    assert two.door.wait_done(job)["counts"] == {"completed": 40}
     seen = [one.door.task(task) for task in tasks]
     assert {task["via"] for task in seen} == {"assign"}
     assert {task["assignee"] for task in seen} == {alice.address, bob.address}
@@ -46,12 +47,12 @@ def test_what_an_operator_says_at_one_root_holds_at_the_other(scene: Scene, post
     assert two.door.call("GET", "/v1/status").ok()["paused"][0]["who"].startswith("operator")
     assert two.door.task(task)["status"] == "pending"
     _root(one, "resume")
-    one.door.wait_done(job, 20)
+    one.door.wait_done(job)
 
     # Bob's session is two's; one revokes it.
     _root(one, "revoke", str(bob.address), "--why", "sends broken results")
-    assert bob.process.wait(30) == 5
+    assert bob.process.wait(PATIENCE_S) == 5
     assert "sends broken results" in bob.process.tail()
     job, (task,) = _submit(two, noop())
-    assert one.door.wait_done(job, 20)["counts"] == {"completed": 1}
+    assert one.door.wait_done(job)["counts"] == {"completed": 1}
     assert one.door.task(task)["assignee"] == alice.address

@@ -20,6 +20,7 @@ from swarm.vouchers import chain_task_id
 from tests.acceptance.harness import Root, Scene, command, noop, until
 from tests.chain.hardhat import Chain, Hardhat, fresh_chain, running_hardhat
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 
 REWARD = 10**15
 BLOCK_MS = 200
@@ -108,7 +109,7 @@ def test_completed_tasks_are_paid_and_failed_ones_refunded(scene: Scene, paid: P
     reward = {"reward_wei": str(REWARD)}
     submitted = root.door.submit([*(noop(more=reward) for _ in range(5)), noop(more=reward, fail="http_4xx")])
     tasks = [task["id"] for task in submitted["tasks"]]
-    views = until(lambda: settled(root, tasks), 30, "every task to be settled", guard=[root.process])
+    views = until(lambda: settled(root, tasks), "every task to be settled", guard=[root.process])
 
     assert [view["status"] for view in views] == ["completed"] * 5 + ["failed"]
     assert [paid.state(task) for task in tasks] == [TaskState.PAID] * 5 + [TaskState.FAILED]
@@ -133,10 +134,10 @@ def test_a_root_killed_again_and_again_pays_each_task_once(scene: Scene, paid: P
         submitted = root.door.submit([noop(more={"reward_wei": str(REWARD + wave)}) for _ in range(4)])
         tasks += [task["id"] for task in submitted["tasks"]]
         # the moments differ: before signing, signed, sent, mined, final
-        until(partial(enough_steps, root, wave), 10, f"{wave} steps of transactions", guard=[root.process])
+        until(partial(enough_steps, root, wave), f"{wave} steps of transactions", guard=[root.process])
         root.kill()
         root.start()
-    until(lambda: settled(root, tasks), 60, "every task to be settled", guard=[root.process])
+    until(lambda: settled(root, tasks), "every task to be settled", guard=[root.process])
 
     assert [paid.state(task) for task in tasks] == [TaskState.PAID] * len(tasks)
     assert paid.ether(alice.address) - before == sum(4 * (REWARD + wave) for wave in range(5))
@@ -146,7 +147,7 @@ def test_a_root_killed_again_and_again_pays_each_task_once(scene: Scene, paid: P
 def pay_one(root: Root) -> str:
     """A task that is paid."""
     (task,) = root.door.submit([noop(more={"reward_wei": str(REWARD)})])["tasks"]
-    until(lambda: settled(root, [task["id"]]), 40, "the task to be paid", guard=[root.process])
+    until(lambda: settled(root, [task["id"]]), "the task to be paid", guard=[root.process])
     return str(task["id"])
 
 
@@ -159,7 +160,6 @@ def nonce(paid: Paid) -> int:
     return int(paid.ask("eth_getTransactionCount", paid.chain.signer.address, "latest"), 16)
 
 
-@pytest.mark.timeout(180)
 def test_a_second_root_on_the_ledger_refuses_and_one_with_a_ledger_of_its_own_but_this_key_stops(
     scene: Scene, paid: Paid
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_second_root_on_the_ledger_refuses_and_one_with_a_ledger_of_its_own_bu
         "second",
         [*command("swarm-root"), "run", "--data", str(root.data), "--bind", f"127.0.0.1:{free_port()}", *paid.options],
     )
-    assert second.wait(30) == 6
+    assert second.wait(PATIENCE_S) == 6
     assert "is used by another process" in second.tail()
 
     alice = scene.worker(root, "--p2p", "off", name="alice")
@@ -176,7 +176,7 @@ def test_a_second_root_on_the_ledger_refuses_and_one_with_a_ledger_of_its_own_bu
     ours = pay_one(root)
     used = nonce(paid)
     (theirs,) = other.door.submit([noop(more={"reward_wei": str(REWARD)})])["tasks"]
-    until(lambda: "sender_stopped" in alerts(other), 80, "the other root to stop signing", guard=[other.process])
+    until(lambda: "sender_stopped" in alerts(other), "the other root to stop signing", guard=[other.process])
     assert nonce(paid) == used  # it signed nothing
     assert paid.state(theirs["id"]) is TaskState.NONE
 
@@ -187,7 +187,6 @@ def test_a_second_root_on_the_ledger_refuses_and_one_with_a_ledger_of_its_own_bu
     assert alerts(root) == set()
 
 
-@pytest.mark.timeout(120)
 def test_a_node_that_lost_its_state_is_told_and_nothing_is_paid_on_it(scene: Scene, tmp_path: Path) -> None:
     port = free_port()
     with running_hardhat(port) as node, paying_on(node, tmp_path) as paid:
@@ -198,7 +197,7 @@ def test_a_node_that_lost_its_state_is_told_and_nothing_is_paid_on_it(scene: Sce
     with running_hardhat(port):
         paid.ask("hardhat_setBalance", paid.chain.signer.address, hex(10**21))
         paid.ask("hardhat_mine", hex(50))
-        until(lambda: "chain_lost" in alerts(root), 40, "the root to tell it", guard=[root.process])
+        until(lambda: "chain_lost" in alerts(root), "the root to tell it", guard=[root.process])
         (told,) = [entry for entry in root.process.events("chain_alert") if entry["code"] == "chain_lost"]
         assert "nothing is signed or sent" in told["message"]
         assert "bring the chain back" in told["hint"] or "the node lost its state" in told["hint"]
@@ -206,7 +205,6 @@ def test_a_node_that_lost_its_state_is_told_and_nothing_is_paid_on_it(scene: Sce
         (later,) = root.door.submit([noop(more={"reward_wei": str(REWARD)})])["tasks"]
         view = until(
             lambda: found if (found := root.door.task(later["id"]))["status"] == "completed" else None,
-            30,
             "tasks to go on",
             guard=[root.process],
         )

@@ -64,12 +64,12 @@ def test_a_crawl_delay_holds_on_two_roots_and_ten_workers_of_which_some_are_kill
 
     killed: list[Worker] = []
     while len(killed) < KILLED:
-        holder = until(lambda: _holder(two, job, workers, log), 90, "a worker to be at the site")
+        holder = until(lambda: _holder(two, job, workers, log), "a worker to be at the site")
         holder.kill()
         killed.append(holder)
     killed[-1].start()
 
-    assert two.door.wait_done(job, 120)["counts"] == {"completed": PAGES}
+    assert two.door.wait_done(job)["counts"] == {"completed": PAGES}
     histories = [one.door.history(task["id"]) for task in one.door.tasks_of(job)]
     for history in histories:
         assert_ended_once(history)
@@ -114,7 +114,7 @@ def test_an_endless_retry_after_binds_only_the_worker_that_was_told_and_only_for
         "/status/403?retry_after=-1%20soon": "blocked",
     }
     job = root.door.submit([page(f"{site}{path}", max_attempts=1) for path in said])["job"]
-    assert root.door.wait_done(job, 30, guard=[alice.process])["counts"] == {"failed": len(said)}
+    assert root.door.wait_done(job, guard=[alice.process])["counts"] == {"failed": len(said)}
     found = {task["urls"][0].removeprefix(site): task["reason"] for task in root.door.tasks_of(job)}
     assert found == said
     assert not [event for event in alice.process.events() if "malformed" in json.dumps(event)]
@@ -124,7 +124,7 @@ def test_an_endless_retry_after_binds_only_the_worker_that_was_told_and_only_for
     assert why["code"] == "cooling_off"
     assert 3_000 < why["retry_after_s"] <= 3_600
     scene.worker(root, *how, name="bob")
-    assert root.door.wait_done(later["job"], 20)["counts"] == {"completed": 1}
+    assert root.door.wait_done(later["job"])["counts"] == {"completed": 1}
 
 
 def _refusals(root: Root, task: str) -> list[dict[str, Any]]:

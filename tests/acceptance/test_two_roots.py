@@ -19,18 +19,15 @@ import pytest
 from rendezvous.ledger.engine import open_reading_engine
 from rendezvous.ledger.queries import LedgerReader
 from tests.acceptance.exactly_once import assert_ended_once
-from tests.acceptance.harness import PROJECT, START_S, Root, Scene, Worker, command, noop, until
+from tests.acceptance.harness import PROJECT, Root, Scene, Worker, command, noop, until
 from tests.free_port import free_port
 from tests.kubo import Kubo, running_kubo
+from tests.patience import PATIENCE_S
 from tests.postgres import Postgres, postgres_cluster
 
 SUBMISSIONS, TASKS_PER_SUBMISSION = 40, 50
 TOTAL = SUBMISSIONS * TASKS_PER_SUBMISSION
 WORKERS = ("alice", "bob", "carol", "dave", "erin", "frank")
-#: Six workers and two roots begin at once.
-SIX_START_S = 90.0
-#: DESIGN §9: what one root does for all has another holder within this.
-TAKEN_OVER_S = 10.0
 
 
 @pytest.fixture
@@ -53,7 +50,7 @@ def second_root(scene: Scene, first: Root, *options: str) -> Root:
 
 def _share_swarm(first: Path, second: Path) -> None:
     argv = [*command("swarm-root"), "init", "--data", str(second), "--swarm-of", str(first)]
-    subprocess.run(argv, check=True, capture_output=True, timeout=START_S, cwd=PROJECT)
+    subprocess.run(argv, check=True, capture_output=True, timeout=PATIENCE_S, cwd=PROJECT)
 
 
 def test_two_roots_are_one_swarm_and_one_of_them_can_go(scene: Scene, postgres: Postgres, kubo: Kubo) -> None:
@@ -66,20 +63,20 @@ def test_two_roots_are_one_swarm_and_one_of_them_can_go(scene: Scene, postgres: 
         return swarm
 
     for root in (one, two):
-        until(lambda root=root: len(swarm_of(root)["doors"]) == 2, START_S, "both doors to be told")
+        until(lambda root=root: len(swarm_of(root)["doors"]) == 2, "both doors to be told")
     assert set(swarm_of(one)["doors"]) == {one.door_url, two.door_url}
     assert len(set(swarm_of(one)["roots"])) == 2
 
     alice = scene.worker(one, name="alice")
-    until(lambda: alice.address in [each["address"] for each in two.door.workers()], 20, "two to know one's worker")
+    until(lambda: alice.address in [each["address"] for each in two.door.workers()], "two to know one's worker")
     job = two.door.submit([noop() for _ in range(20)])["job"]  # told at one door, done at the other
-    assert one.door.wait_done(job, 30)["counts"] == {"completed": 20}
+    assert one.door.wait_done(job)["counts"] == {"completed": 20}
     job = one.door.submit([noop(sleep_s=0.2) for _ in range(60)])["job"]
     one.kill()
-    assert two.door.wait_done(job, 60)["counts"] == {"completed": 60}
-    until(lambda: swarm_of(two)["doors"] == [two.door_url], 20, "the dead door to be told no more")
+    assert two.door.wait_done(job)["counts"] == {"completed": 60}
+    until(lambda: swarm_of(two)["doors"] == [two.door_url], "the dead door to be told no more")
     later = two.door.submit([noop(more={"not_before_s": 0.5})])["job"]  # somebody reaps
-    assert two.door.wait_done(later, TAKEN_OVER_S)["counts"] == {"completed": 1}
+    assert two.door.wait_done(later)["counts"] == {"completed": 1}
 
 
 def test_a_root_that_may_not_share_the_ledger_says_why_and_ends(scene: Scene, postgres: Postgres, kubo: Kubo) -> None:
@@ -93,7 +90,7 @@ def test_a_root_that_may_not_share_the_ledger_says_why_and_ends(scene: Scene, po
             [*command("swarm-root"), "run", "--data", data, "--bind", f"127.0.0.1:{free_port()}", *options],
             capture_output=True,
             text=True,
-            timeout=START_S,
+            timeout=PATIENCE_S,
             check=False,
             cwd=PROJECT,
             env={**os.environ, "SWARM_PROFILE": str(scene.directory / "profile.json")},
@@ -129,7 +126,7 @@ def test_a_root_the_database_and_workers_killed_at_random_moments_complete_each_
         for number, name in enumerate(WORKERS)
     ]
     for worker in workers:
-        worker.wait_seen(SIX_START_S)
+        worker.wait_seen()
     job = one.door.submit([noop()])["job"]
     submitter = threading.Thread(target=_submit_all, args=(job, (one, two)))
     submitter.start()
@@ -138,10 +135,10 @@ def test_a_root_the_database_and_workers_killed_at_random_moments_complete_each_
     for victim in victims:
         time.sleep(rng.uniform(0.5, 4.0))  # the random moment
         _kill_and_start(victim, down_s=rng.uniform(0.0, 4.0))
-    submitter.join(120)
+    submitter.join(PATIENCE_S)
     assert not submitter.is_alive()
 
-    assert one.door.wait_done(job, 120)["counts"] == {"completed": 1 + TOTAL}
+    assert one.door.wait_done(job)["counts"] == {"completed": 1 + TOTAL}
     histories = _histories(options[1])
     assert len(histories) == 1 + TOTAL
     for history in histories.values():
@@ -165,7 +162,7 @@ def _histories(ledger: str) -> dict[str, list[dict[str, Any]]]:
 def _submit_all(job: str, roots: tuple[Root, Root]) -> None:
     for number in range(SUBMISSIONS):
         tasks = [noop(sleep_s=0.02) for _ in range(TASKS_PER_SUBMISSION)]
-        until(lambda tasks=tasks, number=number: _submitted(job, roots, tasks, number), 60, "a submission to be taken")
+        until(lambda tasks=tasks, number=number: _submitted(job, roots, tasks, number), "a submission to be taken")
         time.sleep(0.2)  # spread over the kills
 
 

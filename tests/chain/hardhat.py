@@ -21,10 +21,10 @@ from rendezvous.chain.escrow import deploy_data
 from rendezvous.chain.keys import LocalSigner
 from rendezvous.chain.rpc import Rpc
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 from tests.tied import tied
 
 PROJECT = Path(__file__).resolve().parents[2]
-START_S = 60.0
 #: A node that mines forever allocates 140 MB/s (facts/chain.md, trap 1): it is killed before that hurts others.
 MEMORY_MOST_BYTES = 2 * 1024**3
 ETHER = 10**18
@@ -87,7 +87,7 @@ def _watch(process: subprocess.Popen[bytes], over: threading.Event) -> None:
 
 
 def _await_answer(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + PATIENCE_S
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}).encode()
     while time.monotonic() < deadline:
         assert process.poll() is None, "the node ended at its start"
@@ -98,7 +98,7 @@ def _await_answer(url: str, process: subprocess.Popen[bytes]) -> None:
                 return
         except OSError:
             time.sleep(0.05)  # a real process: polled with a deadline
-    raise AssertionError(f"no answer from {url} within {START_S:.0f} s")
+    raise AssertionError(f"no answer from {url} within {PATIENCE_S:.0f} s")
 
 
 @attrs.frozen

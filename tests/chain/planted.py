@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from enum import StrEnum
 
 from rendezvous.chain.fees import Fees
@@ -24,15 +25,19 @@ class Bug(StrEnum):
 def plant(bug: Bug | None, core: LedgerCore) -> type[TransactionSender]:
     """Plant a bug into a ledger; the sender that goes with it."""
     if bug is Bug.STALE_SIGN:
-        for statement in (core._statements.money.hold_sender, core._statements.money.take_nonce):
-            _lose_epoch(statement)
+        statements = core._statements = copy.copy(core._statements)  # all ledgers share the sound ones
+        money = statements.money = copy.copy(statements.money)
+        money.hold_sender = _without_epoch(money.hold_sender)
+        money.take_nonce = _without_epoch(money.take_nonce)
     return _ResendsAnew if bug is Bug.RESEND_NEW_NONCE else TransactionSender
 
 
-def _lose_epoch(statement: Compiled) -> None:
+def _without_epoch(statement: Compiled) -> Compiled:
     condition = "senders.epoch = ?"
     assert condition in statement.sql
-    statement.sql = statement.sql.replace(condition, "? IS NOT NULL")  # type: ignore[misc]
+    changed = copy.copy(statement)
+    changed.sql = statement.sql.replace(condition, "? IS NOT NULL")  # type: ignore[misc]
+    return changed
 
 
 class _ResendsAnew(TransactionSender):

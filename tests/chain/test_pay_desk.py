@@ -29,6 +29,7 @@ from swarm.wire import TaskView
 from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, address_of, signer_of
 from tests.chain.hardhat import Chain, Hardhat
 from tests.chain.pay_world import ALICE, REWARD, PayWorld, check_books
+from tests.patience import PATIENCE_S
 from tests.rendezvous.ledger_world import NOOP, World, new_task
 
 ROOT = address_of("root")
@@ -92,7 +93,7 @@ async def run_one(ledger: Ledger) -> None:
 
 
 async def test_what_the_ledger_commits_wakes_the_pay_desk(tmp_path: Path) -> None:
-    async with fake_desk(tmp_path, sweep_s=1_000.0) as (chain, ledger, desk), asyncio.timeout(20):
+    async with fake_desk(tmp_path, sweep_s=1_000.0) as (chain, ledger, desk), asyncio.timeout(PATIENCE_S):
         await desk.sweep()
         running = asyncio.create_task(desk.run())
         await asyncio.sleep(0)  # it sweeps once, and then waits to be woken

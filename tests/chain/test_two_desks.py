@@ -15,6 +15,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import raw_cid
 from tests.chain.fake_chain import CHAIN_ID, CONTRACT, FakeChain, address_of, signer_of
 from tests.chain.pay_world import ALICE, REWARD
+from tests.patience import PATIENCE_S
 from tests.rendezvous.ledger_world import NOOP, new_task
 
 ROOT = address_of("root")
@@ -68,7 +69,7 @@ async def test_one_root_pays_and_the_other_takes_over_within_ten_seconds(postgre
     chain = FakeChain(random.Random(1))
     chain.give(ROOT, 10**21)
     roots = [Root("one"), Root("two")]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         for root in roots:
             await root.open(postgres_database, chain)
         (payer,) = [root for root in roots if root.ledger.neighbours.holds(Office.PAYER)]

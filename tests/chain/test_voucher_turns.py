@@ -17,6 +17,7 @@ from swarm.content.cid import parse_cid
 from swarm.vouchers import EMPTY_TASKS_ROOT, Escrow, Voucher, chain_task_id, next_tasks_root, voucher_signer
 from tests.chain.hardhat import Chain, Hardhat
 from tests.chain.test_channels import key_of, send
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import Stage, Worker, door
 
 REWARD = 10**15
@@ -64,7 +65,7 @@ async def do_tasks(alice: Worker, count: int) -> list[dict[str, Any]]:
 
 async def vouchers(alice: Worker, payer: str, seen_wei: int, until: Callable[[Any], bool]) -> Any:
     """Turns until one brings a voucher that is right."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             told = (await alice.take(vouchers_seen={payer: str(seen_wei)})).get("vouchers", [])
             if told and until(told[0]):
@@ -123,7 +124,7 @@ async def test_turns_bring_signed_vouchers_with_every_task_since_the_last_one(
         # redeemed by somebody else: the tasks are paid in the ledger
         await chain.rpc.call("evm_setAutomine", True)
         await send(chain.rpc, key_of("relayer"), chain.contract, redeem_data(voucher, signature))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 views = [(await stage.operator.get(f"/v1/tasks/{grant['task']['id']}")).data for grant in grants]
                 if all(view.get("paid") for view in views):

@@ -37,6 +37,7 @@ from swarm.peer.hardened import (
 )
 from swarm.peer.node import PeerConfig
 from swarm.wire import Announcement
+from tests.patience import PATIENCE_S
 
 TOPIC = "/swarm/test/tasks/1"
 TAG = "/swarm/test"
@@ -63,7 +64,7 @@ def announcement(root: str, *, epoch: int = 1, seq: int = 1, **more: Any) -> byt
     return msgspec.json.encode(Announcement(v=1, root=root, epoch=epoch, seq=seq, **more))
 
 
-async def eventually(holds: Callable[[], object], *, within_s: float = 8.0) -> None:
+async def eventually(holds: Callable[[], object], *, within_s: float = PATIENCE_S) -> None:
     """Wait until it holds; fail at the deadline."""
     with trio.fail_after(within_s):
         while not holds():  # noqa: ASYNC110 - what is waited for happens inside libp2p, which has no event for it
@@ -138,7 +139,7 @@ async def open_stranger(key_pair: KeyPair | None = None, **options: Any) -> Asyn
 async def connect(one: IHost, other: IHost | str) -> None:
     """Connect by libp2p's own means."""
     address = other if isinstance(other, str) else str(other.get_addrs()[0])
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         await one.connect(info_from_p2p_addr(Multiaddr(address)))
 
 
@@ -164,7 +165,7 @@ async def send_rpc(stranger: IHost, peer_id: str, *messages: rpc_pb2.Message) ->
 
 async def send_frame(stranger: IHost, peer_id: str, frame: bytes, *, protocol: str = MESH_PROTOCOL) -> None:
     """Send one length-prefixed frame over a new stream."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         stream = await stranger.new_stream(ID.from_string(peer_id), [TProtocol(protocol)])
         await stream.write(encode_varint_prefixed(frame))
         await stream.close()

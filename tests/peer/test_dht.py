@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from swarm.peer.dht import IDLE_INTERVAL_S, IDLE_ROUNDS, Interval, Rendezvous, key_of_tag
 from swarm.peer.node import Peer, PeerConfig, open_peer
+from tests.patience import PATIENCE_S
 from tests.peer.harness import TAG, announcement, config, eventually
 from tests.peer.test_dialer import open_trap
 
@@ -46,7 +47,7 @@ async def test_two_workers_of_one_root_meet_and_gossip_on_without_it() -> None:
         await eventually(lambda: second.mesh_size >= 2)
         await second.publish(announcement(second.id, seq=4))
         for worker in (alice, bob):
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert (await worker.heard.receive()).seq == 4
 
 
@@ -77,7 +78,7 @@ async def test_peers_of_another_tag_are_not_found() -> None:
     ):
         await eventually(lambda: carol.id in alice.peers())
         await eventually(lambda: provided(bob))
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             found = dict(await rendezvous_of(alice).find())
 
         assert carol.id in found
@@ -104,7 +105,7 @@ async def test_a_provider_is_told_of_others_and_not_of_itself() -> None:
         open_peer(member(root)) as bob,
     ):
         await eventually(lambda: bob.id in alice.peers())
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             found = dict(await rendezvous_of(alice).find())
 
         assert bob.id in found
@@ -118,7 +119,7 @@ async def test_what_is_no_peer_id_in_an_answer_ends_no_round() -> None:
         with capture_logs() as logs:
             async with open_peer(member(root)) as alice, open_peer(member(root)) as bob:
                 await eventually(lambda: bob.id in alice.peers())
-                with trio.fail_after(10):
+                with trio.fail_after(PATIENCE_S):
                     found = dict(await rendezvous_of(alice).find())
 
         assert bob.id in found
@@ -154,6 +155,6 @@ def test_an_interval_longer_than_the_idle_one_is_never_shortened() -> None:
 
 
 async def test_a_round_that_took_longer_than_the_interval_is_followed_by_the_next_at_once() -> None:
-    async with open_peer(config("alone", dht=True, dht_interval_s=60)) as alone:
-        with trio.fail_after(2):
+    async with open_peer(config("alone", dht=True, dht_interval_s=2 * PATIENCE_S)) as alone:
+        with trio.fail_after(PATIENCE_S):
             await rendezvous_of(alone)._wait(trio.current_time() - 3_600)

@@ -17,6 +17,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from swarm.peer.gossip import HEARD_CAPACITY, WINDOW, Gossip, ReplayWindow
 from swarm.peer.node import Peer, open_peer
 from swarm.wire import MAX_GOSSIP_BYTES
+from tests.patience import PATIENCE_S
 from tests.peer.harness import (
     TOPIC,
     announcement,
@@ -58,7 +59,7 @@ async def alice_and_a_relay() -> AsyncIterator[Relay]:
 
 
 async def next_seq(alice: Peer) -> int:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         return (await alice.heard.receive()).seq
 
 

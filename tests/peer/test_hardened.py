@@ -34,6 +34,7 @@ from swarm.errors import ConfigurationError
 from swarm.peer import hardened, hardened_dht
 from swarm.peer.hardened import MAX_BUFFERED_BYTES, MAX_STREAMS_PER_PEER
 from swarm.peer.hardened_dht import build_dht
+from tests.patience import PATIENCE_S
 from tests.peer.harness import (
     TOPIC,
     Anyone,
@@ -56,7 +57,7 @@ async def answers(victim: str) -> None:
     """The victim takes a new connection, and a stream on it."""
     async with open_stranger() as witness:
         await connect(witness, victim)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             stream = await witness.new_stream(ID.from_string(victim.rsplit("/", 1)[1]), [TProtocol("/ipfs/ping/1.0.0")])
             await stream.write(bytes(32))
             assert await stream.read(32) == bytes(32)
@@ -129,7 +130,7 @@ async def test_an_exception_in_a_stream_handler_ends_that_stream_alone() -> None
         await connect(bob, victim)
         with contextlib.suppress(StreamFailure):  # the reset may be faster than the answer
             await bob.new_stream(victim.get_id(), [TProtocol("/broken/1")])
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await reached.wait()
 
         await answers(str(victim.get_addrs()[0]))
@@ -146,7 +147,7 @@ async def test_an_exception_in_the_validator_drops_the_message_alone() -> None:
         pubsub.set_topic_validator(TOPIC, broken, is_async_validator=False)
         await connect(bob, victim)
         await send_rpc(bob, str(victim.get_id()), signed(create_new_key_pair(seed_of("b")), b"x", seqno=1))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await reached.wait()
 
         await answers(str(victim.get_addrs()[0]))
@@ -157,7 +158,7 @@ async def test_a_negotiation_of_an_absurd_length_costs_no_memory() -> None:
     async with open_host() as victim:
         port = int(str(victim.get_transport_addrs()[0]).rsplit("/", 1)[1])
         for length in (10**9, 2**62):
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 async with await trio.open_tcp_stream("127.0.0.1", port) as mallory:
                     await mallory.send_all(b"\x13/multistream/1.0.0\n" + encode_uvarint(length) + bytes(1000))
                     with contextlib.suppress(trio.BrokenResourceError):
@@ -179,7 +180,7 @@ async def test_whoever_answers_a_dial_cant_end_the_node_that_dialled(answer: byt
         address = Multiaddr(f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}")
         mallory = ID.from_pubkey(create_new_key_pair(seed_of("mallory")).public_key)
         alice.get_peerstore().add_addrs(mallory, [address], 60)
-        with pytest.raises(SwarmException), trio.fail_after(8):
+        with pytest.raises(SwarmException), trio.fail_after(PATIENCE_S):
             await alice.get_network().dial_peer(mallory)
         nursery.cancel_scope.cancel()
 
@@ -262,7 +263,7 @@ async def test_a_peer_that_opens_stream_after_stream_is_served_at_a_pace(monkeyp
     async with open_host() as victim, open_stranger() as mallory:
         await connect(mallory, victim)
         started_at = time.monotonic()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             for _ in range(25):
                 stream = await mallory.new_stream(victim.get_id(), [TProtocol("/ipfs/id/1.0.0")])
                 await stream.reset()
@@ -393,7 +394,7 @@ async def test_a_peer_that_says_a_megabyte_of_itself_isnt_listened_to() -> None:
     async with open_host() as victim, open_stranger() as mallory:
         mallory.set_stream_handler(TProtocol("/ipfs/id/1.0.0"), boast)
         await connect(mallory, victim)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await boasted.wait()
         await answers(str(victim.get_addrs()[0]))
 
@@ -412,7 +413,7 @@ async def test_a_large_transfer_isnt_held_up_by_the_window() -> None:
         bob.set_stream_handler(TProtocol("/receive/1"), receive)
         await connect(alice, bob)
         stream = await alice.new_stream(bob.get_id(), [TProtocol("/receive/1")])
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             await stream.write(content)
             await eventually(lambda: len(received) == len(content))
 
@@ -429,7 +430,7 @@ def _dead_address() -> Multiaddr:
 async def test_a_peer_is_reached_by_its_second_address_when_the_first_is_dead() -> None:
     async with open_host() as alice, open_host() as bob:
         alice.get_peerstore().add_addrs(bob.get_id(), [_dead_address(), bob.get_transport_addrs()[0]], 60)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await alice.get_network().dial_peer(bob.get_id())
 
         assert bob.get_id() in alice.get_network().connections
@@ -441,7 +442,7 @@ async def test_a_peer_that_was_down_is_reached_as_soon_as_it_is_up() -> None:
         with pytest.raises(SwarmException):
             await alice.get_network().dial_peer(bob.get_id())
         alice.get_peerstore().add_addrs(bob.get_id(), bob.get_transport_addrs(), 60)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await alice.get_network().dial_peer(bob.get_id())
 
         assert bob.get_id() in alice.get_network().connections
@@ -451,7 +452,7 @@ async def test_loopback_is_dialled_although_another_address_is_known() -> None:
     async with open_host() as alice, open_host() as bob:
         elsewhere = Multiaddr("/ip4/0.0.0.1/tcp/1")  # refused by the kernel at once
         alice.get_peerstore().add_addrs(bob.get_id(), [elsewhere, bob.get_transport_addrs()[0]], 60)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await alice.get_network().dial_peer(bob.get_id())
 
         assert bob.get_id() in alice.get_network().connections
@@ -476,7 +477,7 @@ async def test_a_burst_of_two_hundred_messages_arrives_whole() -> None:
         await eventually(lambda: router.mesh.get(TOPIC))
         for n in range(200):
             await sender.publish(TOPIC, b"%d" % n)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             heard = {(await subscription.get()).data for _ in range(200)}
 
         assert len(heard) == 200
@@ -487,7 +488,7 @@ async def test_messages_wait_for_a_reader_that_is_busy() -> None:
         subscription = await pubsub.subscribe(TOPIC)
         for n in range(200):
             await pubsub.publish(TOPIC, b"%d" % n)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             heard = [(await subscription.get()).data for _ in range(200)]
 
         assert heard == [b"%d" % n for n in range(200)]
@@ -714,7 +715,7 @@ async def test_a_peer_that_froze_is_dropped(monkeypatch: pytest.MonkeyPatch) -> 
                 address = await output.receive_some()
                 await connect(alice, address.decode().strip())
                 frozen.send_signal(signal.SIGSTOP)
-                await eventually(lambda: not alice.get_network().connections, within_s=20)
+                await eventually(lambda: not alice.get_network().connections)
         finally:
             frozen.kill()
             await frozen.wait()

@@ -31,6 +31,7 @@ from swarm.peer.hardened_dht import (
     TOLD,
     build_dht,
 )
+from tests.patience import PATIENCE_S
 from tests.peer.harness import connect, eventually, open_host, open_stranger
 
 KEY = b"\x12\x20" + bytes(32)
@@ -56,7 +57,7 @@ async def test_of_one_provider_a_bounded_number_of_addresses_is_kept() -> None:
         provider = record.providerPeers.add(id=mallory.get_id().to_bytes())
         provider.addrs.append(Multiaddr("/dns4/" + ".".join(["a" * 60] * 3) + "/tcp/1").to_bytes())
         provider.addrs.extend(Multiaddr(f"/ip4/10.0.{n // 250}.{n % 250}/tcp/1").to_bytes() for n in range(1000))
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await ask(mallory, alice, record.SerializeToString())
 
         (kept,) = dht.provider_store.get_providers(KEY)
@@ -73,7 +74,7 @@ async def test_an_answer_names_some_of_many_providers_and_another_answer_others(
             dht.provider_store.add_provider(KEY, provider)
         await connect(mallory, alice)
         question = Message(type=Message.MessageType.GET_PROVIDERS, key=KEY).SerializeToString()
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             one, other = await ask(mallory, alice, question, question)
 
         assert len(one.providerPeers) == len(other.providerPeers) == MAX_PROVIDERS_TOLD
@@ -96,7 +97,7 @@ async def test_a_question_longer_than_any_honest_one_ends_its_stream() -> None:
     async with open_host() as alice, open_stranger() as mallory:
         build_dht(alice)
         await connect(mallory, alice)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             (answer,) = await ask(mallory, alice, PING)
             assert answer.type == Message.MessageType.PING
             with pytest.raises(StreamError):
@@ -112,7 +113,7 @@ async def test_a_peer_that_opens_many_streams_and_says_nothing_keeps_nobody_out(
             with contextlib.suppress(StreamFailure):  # most are reset at once
                 await mallory.new_stream(alice.get_id(), [TProtocol(KAD_PROTOCOL)])
         await eventually(lambda: dht._streams[mallory.get_id()] == MAX_STREAMS_PER_PEER)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert await ask(bob, alice, PING)
 
 
@@ -122,7 +123,7 @@ async def test_a_flood_of_questions_is_answered_at_the_pace() -> None:
         await connect(mallory, alice)
         questions = 2 * int(QUESTIONS_AT_ONCE)
         started_at = time.monotonic()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await ask(mallory, alice, *[PING] * questions)
 
         assert time.monotonic() - started_at >= (questions - QUESTIONS_AT_ONCE) / QUESTIONS_PER_S - 0.1
@@ -153,7 +154,7 @@ async def test_of_an_answer_that_names_thousands_of_others_few_are_noted() -> No
 
         mallory.set_stream_handler(TProtocol(KAD_PROTOCOL), answer)
         await connect(alice, mallory)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             named = await dht.peer_routing._query_peer_for_closest(mallory.get_id(), KEY)
 
         assert len(named) == MAX_CLOSER

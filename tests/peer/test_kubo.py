@@ -21,6 +21,7 @@ from swarm.content.cid import Codec, build, format_cid, raw_cid
 from swarm.model import Cid
 from swarm.peer.node import Peer, open_peer
 from tests.kubo import Kubo, running_kubo
+from tests.patience import PATIENCE_S
 from tests.peer.harness import TAG, config, eventually, seed_of
 from tests.peer.test_bitswap import serving
 from tests.peer.test_dht import rendezvous_of
@@ -37,7 +38,7 @@ class Rpc:
     async def call(self, path: str, *arguments: str, data: bytes | None = None, **options: str) -> bytes:
         files = None if data is None else {"file": data}
         parameters: Any = [("arg", argument) for argument in arguments] + list(options.items())
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             answer = await client.post(f"{self.kubo.url}/api/v0/{path}", params=parameters, files=files)
         assert answer.is_success, answer.text
         return answer.content
@@ -85,7 +86,7 @@ async def test_kubo_fetches_a_result_from_the_worker_itself(kubo: Rpc, size_byte
     async with open_peer(config(serve_to=frozenset({kubo_id}))) as alice:
         serving(alice, dag.blocks)
         assert await alice.dial(await kubo.address())
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             assert await kubo.call("cat", dag.root) == content
 
 
@@ -94,7 +95,7 @@ async def test_kubo_fetches_one_block(kubo: Rpc) -> None:
     async with open_peer(config(serve_to="any")) as alice:
         serving(alice, {raw_cid(block): block})
         assert await alice.dial(await kubo.address())
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             assert await kubo.call("block/get", raw_cid(block)) == block
 
 
@@ -104,9 +105,9 @@ async def test_kubo_pins_a_result_and_keeps_it_when_the_worker_is_gone(kubo: Rpc
     async with open_peer(config(serve_to="any")) as alice:
         serving(alice, dag.blocks)
         assert await alice.dial(await kubo.address())
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             await kubo.call("pin/add", dag.root)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         assert await kubo.call("cat", dag.root, offline="true") == content
 
 
@@ -117,7 +118,7 @@ async def test_a_peer_fetches_from_kubo(kubo: Rpc) -> None:
         assert await alice.dial(await kubo.address())
 
         assert root == build(content).root
-        assert await alice.fetch(await kubo.id(), root, max_bytes=len(content), timeout_s=20) == content
+        assert await alice.fetch(await kubo.id(), root, max_bytes=len(content), timeout_s=PATIENCE_S) == content
 
 
 async def test_a_kubo_that_isnt_connected_finds_the_worker_by_the_dht(kubo: Rpc, tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ async def test_a_kubo_that_isnt_connected_finds_the_worker_by_the_dht(kubo: Rpc,
             serving(alice, {raw_cid(block): block})
             assert await alice.dial(await kubo.address())
             await until_provided(alice, raw_cid(block))
-            with trio.fail_after(15):
+            with trio.fail_after(PATIENCE_S):
                 assert await second.call("block/get", raw_cid(block)) == block
 
 
@@ -139,7 +140,7 @@ async def test_kubo_knows_the_members_of_the_swarm_and_introduces_them(kubo: Rpc
     changes = {"dht": True, "dht_interval_s": 0.2, "bootstrap": (await kubo.address(),)}
     async with open_peer(config(**changes)) as alice, open_peer(config(**changes)) as bob:
         await eventually(lambda: bob.id in alice.peers() or alice.id in bob.peers())
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             found = await kubo.providers(tag_cid)
 
         assert {alice.id, bob.id} <= found
@@ -151,23 +152,23 @@ async def test_in_a_closed_network_kubo_connects_fetches_and_finds(closed_kubo: 
     async with open_peer(config(psk=KEY, dht=True, dht_interval_s=0.2)) as alice:
         serving(alice, dag.blocks)
         assert await alice.dial(await closed_kubo.address())
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             assert await closed_kubo.call("cat", dag.root) == content
         await until_provided(alice, dag.root)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             assert alice.id in await closed_kubo.providers(dag.root)
 
 
 async def test_kubo_without_the_key_gets_no_connection(kubo: Rpc) -> None:
     async with open_peer(config(psk=KEY)) as alice:
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             assert not await alice.dial(await kubo.address())
         assert not alice.peers()
 
 
 async def until_provided(peer: Peer, cid: Cid) -> None:
     """Provide once Kubo's answer to identify has come: until then it is no DHT server to us."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not await peer.provide(cid):  # noqa: ASYNC110 - what is waited for happens in Kubo
             await trio.sleep(0.05)
 
@@ -182,7 +183,7 @@ async def test_a_kubo_that_isnt_connected_finds_a_result_that_is_kept_provided(k
         async with open_peer(config(serve_to="any", **changes)) as alice:
             serving(alice, dag.blocks)
             alice.keep_providing([dag.root])
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while alice.id not in await second.providers(dag.root):  # noqa: ASYNC110 - it happens in Kubo
                     await trio.sleep(0.05)
                 assert await second.call("cat", dag.root) == content

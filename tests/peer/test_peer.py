@@ -12,7 +12,9 @@ import trio
 from libp2p.peer.id import ID
 
 from swarm.errors import ClosedError, ConfigurationError, MalformedInput
-from swarm.peer.node import Peer, PeerConfig, open_peer
+from swarm.peer.dialer import ROOT_BACKOFF_MAX_S
+from swarm.peer.node import LEAVE_S, Peer, PeerConfig, open_peer
+from tests.patience import PATIENCE_S
 from tests.peer.harness import announcement, config, eventually, seed_of
 
 WILDCARD = "/ip4/0.0.0.0/"
@@ -43,9 +45,11 @@ async def test_a_worker_rejoins_within_seconds_of_its_roots_restart() -> None:
             await eventually(lambda: alice.addrs)
             for epoch in (1, 2):
                 async with open_peer(config("root", listen=(f"/ip4/127.0.0.1/tcp/{port}",))) as root:
-                    await eventually(lambda root=root: root.mesh_size and alice.mesh_size, within_s=6)
+                    await eventually(
+                        lambda root=root: root.mesh_size and alice.mesh_size, within_s=2 * ROOT_BACKOFF_MAX_S
+                    )
                     await root.publish(announcement(root.id, epoch=epoch))
-                    with trio.fail_after(3):
+                    with trio.fail_after(PATIENCE_S):
                         assert (await alice.heard.receive()).epoch == epoch
                 await eventually(lambda: not alice.peers())
             scope.cancel()
@@ -67,7 +71,7 @@ async def test_what_is_no_peer_id_is_no_root_and_harms_nobody() -> None:
         alice.set_roots(frozenset({root.id, "nonsense", "", "0OIl"}))
         await eventually(lambda: root.mesh_size and alice.mesh_size)
         await root.publish(announcement(root.id, seq=1))
-        with trio.fail_after(3):
+        with trio.fail_after(PATIENCE_S):
             assert (await alice.heard.receive()).seq == 1
 
 
@@ -99,7 +103,7 @@ async def test_where_libp2p_dies_a_fresh_node_takes_its_place(monkeypatch: pytes
         await eventually(lambda: alice._node not in (None, first))
         await eventually(lambda: root.mesh_size and alice.mesh_size)
         await root.publish(announcement(root.id, seq=1))
-        with trio.fail_after(3):
+        with trio.fail_after(PATIENCE_S):
             assert (await alice.heard.receive()).seq == 1
         assert alice.addrs == addresses
 
@@ -171,7 +175,7 @@ async def test_a_closed_peer_says_that_it_is_closed() -> None:
 
 async def test_a_peer_that_is_cancelled_while_it_starts_is_gone_in_a_moment() -> None:
     sockets = _sockets()
-    with trio.fail_after(5):
+    with trio.fail_after(2 * LEAVE_S):
         for delay_s in (0.0, 0.001, 0.01):
             with trio.move_on_after(delay_s):
                 async with open_peer(config(dht=True)):
@@ -192,7 +196,7 @@ async def test_leaving_takes_a_moment_and_leaves_no_socket_and_no_thread(how: st
                 if how == "cancelled":
                     scope.cancel()
                     await trio.lowlevel.checkpoint()
-        assert trio.current_time() - started_at < 2
+        assert trio.current_time() - started_at < LEAVE_S  # nobody was waited for until the time was over
         await eventually(lambda: not root.peers())
     gc.collect()
     assert _sockets() == sockets

@@ -18,6 +18,7 @@ from swarm.peer.node import Peer, open_peer
 from swarm.peer.provided import AGAIN_S, Provided
 from swarm.worker.join import Part
 from swarm.worker.storage import Storage
+from tests.patience import PATIENCE_S
 from tests.peer.harness import config, eventually
 from tests.peer.test_bitswap import serving
 from tests.peer.test_dht import member, rendezvous_of
@@ -113,7 +114,7 @@ async def test_a_root_that_comes_back_without_its_records_is_told_again() -> Non
         alice.keep_providing(blocks)
         for _ in range(2):
             async with open_peer(config("root", dht=True, listen=listen)) as root:
-                await eventually(lambda root=root: known(root, CIDS[0]), within_s=15)  # type: ignore[misc]
+                await eventually(lambda root=root: known(root, CIDS[0]))  # type: ignore[misc]
 
 
 async def test_what_isnt_here_any_more_is_not_said() -> None:
@@ -171,7 +172,7 @@ def known(peer: Peer, cid: Cid) -> bool:
 
 
 async def found(peer: Peer, cid: Cid) -> tuple[str, ...]:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not (providers := await peer.find_providers(cid)):  # noqa: ASYNC110 - libp2p has no event for it
             await trio.sleep(0.02)
     return providers

@@ -10,6 +10,7 @@ import trio
 from swarm.errors import ConfigurationError
 from swarm.peer.node import open_peer
 from swarm.peer.psk import hsalsa20, read_swarm_key, xsalsa20
+from tests.patience import PATIENCE_S
 from tests.peer.harness import announcement, config, eventually, seed_of
 
 KEY = seed_of("a pre-shared key")
@@ -39,14 +40,14 @@ async def test_peers_with_the_same_key_hear_each_other() -> None:
         async with open_peer(config("alice", **changes)) as alice:
             await eventually(lambda: root.mesh_size and alice.mesh_size)
             await root.publish(announcement(root.id, seq=3))
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert (await alice.heard.receive()).seq == 3
 
 
 @pytest.mark.parametrize("theirs", [None, seed_of("another key")], ids=["no key", "another key"])
 async def test_who_lacks_the_key_gets_no_connection(theirs: bytes | None) -> None:
     async with open_peer(config("root", psk=KEY)) as root, open_peer(config("mallory", psk=theirs)) as mallory:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             assert not await mallory.dial(root.addrs[0])
         assert not root.peers()
 

@@ -18,12 +18,13 @@ from swarm.queue import Delivery, Queue, QueueStats, open_queue
 from swarm.queue.memory import MemoryQueue
 from swarm.wire import Dedupe, NewTask
 from tests.acceptance.harness import Root, Scene
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, running_redis
 
 #: How long a delivery lasts here, seconds; the door's is its first lease.
 VISIBLE_S = 1.0
 #: How long a real server is waited for, seconds.
-SOON_S = 15.0
+SOON_S = PATIENCE_S
 
 _numbers = itertools.count(1)
 

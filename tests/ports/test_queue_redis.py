@@ -17,10 +17,11 @@ from swarm.queue.redis_queue import RedisQueue
 from swarm.wire import NewTask
 from tests.acceptance.harness import PROJECT, until
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, running_redis
 from tests.tied import tied
 
-SOON_S = 15.0
+SOON_S = PATIENCE_S
 _numbers = itertools.count(1)
 
 
@@ -98,7 +99,7 @@ def test_a_task_that_kills_its_consumers_ends_as_a_dead_letter(server: RedisServ
     with opened(server, name, visible="50ms", deliveries=2) as queue:
         task = queue.push("https://site.test/poison")
         assert [queue.pop(wait_s=SOON_S) is not None for _ in range(2)] == [True, True]
-        until(lambda: queue.stats().dead or None, SOON_S, "the dead letter")
+        until(lambda: queue.stats().dead or None, "the dead letter")
         (letter,) = queue.dead()
         assert (letter.id, letter.reason, letter.deliveries) == (task, "worker_lost", 2)
         assert "https://site.test/poison" in letter.message

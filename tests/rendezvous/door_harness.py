@@ -30,6 +30,7 @@ from swarm.content.manifest import Manifest, encode_manifest
 from swarm.model import Role
 from swarm.signing import enrolment_digest, peer_id_from_seed, sign_enrolment
 from swarm.wire import Hello, NewTask, encode
+from tests.patience import PATIENCE_S
 
 HELLO = Hello(version="0.1.0", kinds={"noop": "1", "fetch": "1"}, slots=8)
 
@@ -65,7 +66,10 @@ class Caller:
         if self.key is not None:
             sent.setdefault("Authorization", f"Bearer {self.key}")
         raw = None if body is None else io.BytesIO(body if isinstance(body, bytes) else encode(body))
-        async with asyncio.timeout(10), self.http.request(method, self.url + path, data=raw, headers=sent) as answer:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            self.http.request(method, self.url + path, data=raw, headers=sent) as answer,
+        ):
             content = await answer.read()
             is_json = answer.content_type == "application/json"
             return Reply(status=answer.status, body=json.loads(content) if is_json else content, headers=answer.headers)

@@ -25,6 +25,7 @@ from rendezvous.watch import BLOCKED, LEASES_EXPIRED, QUEUE_OLD, SUCCESS_LOW, Ta
 from rendezvous.webhook import MAX_WAITING, Webhook, read_secret
 from rendezvous.wiring import webhook_of
 from swarm.errors import ConfigurationError
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import Stage, Worker, door
 
 SECRET = b"a secret of the tests"
@@ -107,7 +108,7 @@ async def _lasting(stage: Stage) -> dict[str, dict[str, Any]]:
 
 
 async def _until(probe: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await probe()
             if found:
@@ -201,7 +202,7 @@ class Receiver:
         return web.Response(status=self.statuses.pop(0) if self.statuses else 204, headers={"Location": "/elsewhere"})
 
     async def tries(self, number: int) -> list[dict[str, Any]]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.got) < number:
                 self.came.clear()
                 await self.came.wait()

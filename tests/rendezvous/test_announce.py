@@ -199,7 +199,7 @@ async def test_the_loop_sends_when_it_is_woken(crowd: Crowd) -> None:
     woken = asyncio.Event()
     sent: asyncio.Queue[bytes] = asyncio.Queue()
     sending = asyncio.create_task(announce(announcer, woken, sent.put_nowait))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(HEARTBEAT_S / 2):
         assert decode(await sent.get(), Announcement).offers == ()
         announcer.take([event()])
         woken.set()

@@ -23,6 +23,7 @@ from swarm.blocks import BlockStore
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import ContentRef, UrlOutcome
 from swarm.errors import LedgerUnavailable, StoreFull
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import door
 
 
@@ -153,7 +154,7 @@ async def test_who_is_cancelled_while_a_collection_ends_is_cancelled(tmp_path: P
             puts.append(asyncio.create_task(store.put(raw_cid(b"12345"), b"12345")))
             await begun.wait()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         serving = asyncio.create_task(serve())
         await ending.wait()
         serving.cancel()
@@ -168,7 +169,7 @@ async def test_the_ledger_is_read_for_a_collection_while_the_loop_goes_on(tmp_pa
 
     class SlowReader:
         def result_cids(self) -> Iterator[str]:
-            assert goes_on.wait(5.0), "the loop stood still while the ledger was read"
+            assert goes_on.wait(PATIENCE_S), "the loop stood still while the ledger was read"
             yield from ()
 
     store = DirectoryStore(BlockStore(tmp_path, max_bytes=None))

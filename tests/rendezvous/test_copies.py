@@ -18,6 +18,7 @@ from swarm.blocks import BlockStore
 from swarm.content.cid import raw_cid
 from swarm.errors import IpfsUnreachable
 from swarm.model import Cid
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import Stage, Worker, door
 
 KUBO = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
@@ -63,7 +64,7 @@ async def complete(stage: Stage, worker: Worker, number: int) -> list[Cid]:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110 - it happens in a thread and a file
             await asyncio.sleep(0.01)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import HELLO, Stage, door
 from tests.rendezvous.test_door_session import Talk, talk
 
@@ -73,7 +74,7 @@ async def test_tasks_that_come_one_by_one_go_round_among_the_idle(tmp_path: Path
         for _ in range(3):
             (task,) = await stage.submit(carol, 1)
             frames = [asyncio.create_task(session.socket.receive()) for session in holders]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 done, rest = await asyncio.wait(frames, return_when=asyncio.FIRST_COMPLETED)
             assert len(done) == 1
             number = frames.index(done.pop())

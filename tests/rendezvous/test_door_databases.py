@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import door
 from tests.rendezvous.test_door_session import talk
 
@@ -58,7 +59,7 @@ async def test_tasks_are_pushed_on_either_database(tmp_path: Path, database: str
         async with talk(stage, alice) as session:
             await session.take()
             (task,) = await stage.submit(carol, 1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 frame = await session.hear()
             assert [grant["task"]["id"] for grant in frame["grants"]] == [task]
             assert (await session.take(done=[alice.done(frame["grants"][0])]))["outcomes"][0]["status"] == "completed"

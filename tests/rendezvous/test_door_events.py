@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from rendezvous.door import stream as stream_module
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import Caller, Stage, door
 
 
@@ -42,7 +43,7 @@ class Listening:
 
     async def _block(self) -> list[str]:
         lines: list[str] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (line := (await self.answer.content.readline()).decode().rstrip("\n")) or not lines:
                 assert line or not self.answer.content.at_eof(), "the stream ended"
                 if line:

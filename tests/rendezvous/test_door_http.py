@@ -28,6 +28,7 @@ from rendezvous.door.readiness import GOOD_FOR_S
 from rendezvous.door.routes import ROUTES
 from swarm.errors import LedgerUnavailable
 from swarm.model import Role
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import Stage, door
 
 NOOP_TASK = {"kind": "noop", "urls": ["http://h.example/"]}
@@ -131,7 +132,7 @@ async def test_a_wrong_path_or_method_has_the_shape_of_every_refusal(
 async def test_what_never_reaches_a_route_is_refused_in_the_same_shape(
     tmp_path: Path, request_bytes: bytes, status: int, code: str
 ) -> None:
-    async with door(tmp_path) as stage, asyncio.timeout(5):
+    async with door(tmp_path) as stage, asyncio.timeout(PATIENCE_S):
         host, port = stage.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(request_bytes)
@@ -188,7 +189,7 @@ async def test_a_body_that_trickles_is_cut(tmp_path: Path, monkeypatch: pytest.M
         reader, writer = await asyncio.open_connection(host, int(port))
         head = f"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stage.operator.key}\r\n"
         writer.write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
         writer.close()
         assert head.startswith("HTTP/1.1 400")
@@ -209,7 +210,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut(tmp_path: Path, mon
             await loop.sock_connect(deaf, (host, int(port)))
             head = f"GET /v1/tasks?limit=500 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {carol.key}\r\n\r\n"
             await loop.sock_sendall(deaf, head.encode())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await _is_reset(deaf)
 
 
@@ -296,10 +297,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE_S)
     yield up[0]
     stops[0]()
-    thread.join(30)
+    thread.join(PATIENCE_S)
 
 
 async def _served(stage: Stage) -> Served:
@@ -336,7 +337,7 @@ def test_no_generated_call_breaks_the_door(served: Served, method: str, path: st
 
 
 def _check(served: Served, case: Any, headers: dict[str, str]) -> None:
-    response = case.call(base_url=served.url, headers=headers, timeout=10)
+    response = case.call(base_url=served.url, headers=headers, timeout=PATIENCE_S)
     assert response.status_code < 500, (case.as_curl_command(), response.text)
     if response.status_code >= 400:
         error = response.json()["error"]

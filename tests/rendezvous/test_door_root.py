@@ -24,9 +24,8 @@ from rendezvous.directory import find_directory
 from rendezvous.settings import Bind, RootSettings
 from swarm.signing import parse_join_link, verify_settings
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 from tests.tied import tied
-
-START_S = 60.0
 
 
 def command(*arguments: str) -> list[str]:
@@ -47,7 +46,7 @@ async def run(home: Path, *arguments: str) -> Ran:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "XDG_CONFIG_HOME": str(home / "config")},
     )
-    async with asyncio.timeout(START_S):
+    async with asyncio.timeout(PATIENCE_S):
         out, err = await process.communicate()
     return Ran(process.returncode or 0, out.decode(), err.decode())
 
@@ -60,7 +59,7 @@ class Running:
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.process.wait()
 
 
@@ -76,7 +75,7 @@ async def root(home: Path, *arguments: str) -> AsyncIterator[Running]:
             env={**os.environ, "XDG_CONFIG_HOME": str(home / "config")},
         )
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not ready_file.exists():
                 assert process.returncode is None, log.read_text()
                 await asyncio.sleep(0.02)
@@ -254,7 +253,7 @@ async def test_invites_and_keys_are_given_and_revoked_while_the_root_runs(tmp_pa
             assert answer.status == 200
         assert "requester\tcarol\tgood" in (await run(tmp_path, "keys", "list", "--data", data)).out
         assert (await run(tmp_path, "keys", "revoke", "carol", "--data", data)).code == 0
-        async with asyncio.timeout(15):  # the door believes a key for up to 5 s
+        async with asyncio.timeout(PATIENCE_S):  # the door believes a key for up to 5 s
             while True:
                 async with http.get(tasks, headers={"Authorization": f"Bearer {key}"}) as answer:
                     if answer.status == 401:

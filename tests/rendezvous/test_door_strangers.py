@@ -18,6 +18,7 @@ from rendezvous.door.strangers import quieten_strangers
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import ContentRef, UrlOutcome
 from swarm.wire import MAX_INT
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import Stage, Worker, door
 
 #: More than two sockets hold.
@@ -70,7 +71,7 @@ async def test_a_session_that_breaks_the_protocol_ends_without_a_fault_of_ours(
             transport = socket._response.connection.transport  # type: ignore[union-attr]
             transport.write(b"\xf2\x80\0\0\0\0")  # reserved bits
             transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while stage.door.sessions:  # noqa: ASYNC110 - a session has no event for its end
                 await asyncio.sleep(0.01)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -125,7 +126,7 @@ async def test_junk_leaves_no_traceback(tmp_path: Path, quiet: None, caplog: pyt
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(junk)
             writer.write_eof()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await reader.read()
             writer.close()
     assert [record for record in caplog.records if record.name == SERVER.name] == []

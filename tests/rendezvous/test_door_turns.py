@@ -15,6 +15,7 @@ from swarm.content.cid import build, raw_cid
 from swarm.content.manifest import ContentRef, UrlOutcome
 from swarm.model import Refusal
 from swarm.wire import RobotsAnswer
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import HELLO, Stage, Worker, door
 
 
@@ -424,7 +425,7 @@ async def test_what_was_granted_before_a_crawl_delay_was_known_is_given_back_and
             lease = {"task": grant["task"]["id"], "fence": grant["fence"]}
             assert (await worker.take(released=[lease]))["outcomes"][0]["status"] == "pending"
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not (grants := (await alice.take(want=3)).get("grants")):
                 pass
         assert len(grants) == 1

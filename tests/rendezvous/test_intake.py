@@ -24,10 +24,11 @@ from swarm.queue.redis_link import read_redis_url
 from swarm.queue.redis_queue import RedisQueue
 from tests.acceptance.harness import PROJECT, command
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, running_redis
 from tests.rendezvous.door_harness import Stage, door
 
-SOON_S = 20.0
+SOON_S = PATIENCE_S
 _numbers = itertools.count(1)
 
 
@@ -55,7 +56,7 @@ def looking_at(server: RedisServer, name: str) -> RedisQueue:
 async def until(probe: Callable[[], Any], what: str) -> Any:
     """Poll until the probe, or what it awaits, is true."""
     try:
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = probe()
                 if asyncio.iscoroutine(found):

@@ -27,6 +27,7 @@ from swarm.blocks import BlockStore
 from swarm.content.cid import LEAF_BYTES, MAX_BLOCK_BYTES, build, dag_pb_cid, raw_cid
 from swarm.errors import BlockNotFound, ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput
 from swarm.ipfs import IpfsUploader
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 KEY = "swk_alice"
@@ -65,14 +66,14 @@ class Rpc:
 
         def run() -> T:
             headers = {"Authorization": f"Bearer {KEY}"}
-            with ipfshttpclient.Client(self.multiaddr, headers=headers, timeout=20) as client:
+            with ipfshttpclient.Client(self.multiaddr, headers=headers, timeout=PATIENCE_S) as client:
                 return work(client)
 
         return await asyncio.to_thread(run)
 
     async def uploaded(self, work: Callable[[IpfsUploader], T], *, api_key: str | None = KEY) -> T:
         def run() -> T:
-            with IpfsUploader(self.multiaddr, api_key=api_key, timeout_s=20) as uploader:
+            with IpfsUploader(self.multiaddr, api_key=api_key, timeout_s=PATIENCE_S) as uploader:
                 return work(uploader)
 
         return await asyncio.to_thread(run)
@@ -408,7 +409,7 @@ async def test_an_upload_that_does_not_come_on_is_cut(rpc: Rpc, monkeypatch: pyt
 
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "multipart/form-data; boundary=x"}
     url = f"http://127.0.0.1:{rpc.port}/api/v0/add"
-    async with asyncio.timeout(5), rpc.session.post(url, data=body(), headers=headers) as response:
+    async with asyncio.timeout(PATIENCE_S), rpc.session.post(url, data=body(), headers=headers) as response:
         assert response.status == 408
         stalled.set()
     assert await rpc.store.cids() == []

@@ -21,6 +21,7 @@ from rendezvous.ledger.ops import DoneItem, LedgerEvent, Submit, SubmitResult, T
 from rendezvous.ledger.roots import RootCard, live_roots
 from swarm.errors import ConfigurationError, LedgerUnavailable
 from swarm.model import Move, Status
+from tests.patience import PATIENCE_S
 from tests.postgres import Postgres, postgres_cluster
 from tests.rendezvous.ledger_world import ALICE, BOB, CID, FAST, NOOP, World, new_task
 
@@ -41,7 +42,7 @@ def card(name: str, **changes: Any) -> RootCard:
 
 @asynccontextmanager
 async def opened(location: str, name: str | None = None) -> AsyncIterator[Ledger]:
-    async with asyncio.timeout(60), open_ledger(location, FAST) as ledger:
+    async with asyncio.timeout(PATIENCE_S), open_ledger(location, FAST) as ledger:
         if name is not None:
             await asyncio.to_thread(ledger.neighbours.introduce, card(name))
         yield ledger
@@ -110,7 +111,7 @@ async def test_one_root_reaps_and_another_takes_over_when_it_leaves(postgres_dat
             await other.call(submission(new_task(not_before_s=0.05)))
             await woken  # the reaper did it, and the other heard of it
             assert first.neighbours.holds(Office.REAPER)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await until(lambda: two.neighbours.holds(Office.REAPER))
             await until(lambda: two.neighbours.holds(Office.PAYER))
 
@@ -151,7 +152,7 @@ async def test_an_office_is_free_when_its_session_ends_however_it_ended(postgres
                 "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
                 url.rsplit("/", 1)[1],
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await until(lambda: any(line["event"] == "ledger_neighbours_back" for line in logs))
                 await until(lambda: one.neighbours.holds(Office.REAPER) != two.neighbours.holds(Office.REAPER))
     postgres.drop(url)

@@ -21,6 +21,7 @@ from rendezvous.ledger.ops import Cancel, DoneItem, LedgerEvent, SetHostPace, Su
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.errors import ClosedError, LedgerUnavailable
 from swarm.model import Move, Status
+from tests.patience import PATIENCE_S
 from tests.rendezvous.ledger_world import ALICE, CID, FAST, NOOP, new_task
 
 
@@ -44,7 +45,10 @@ def turn(worker: WorkerRef = ALICE, **changes: Any) -> TakeTurn:
 
 @asynccontextmanager
 async def opened(location: Path | str, **options: Any) -> AsyncIterator[Ledger]:
-    async with asyncio.timeout(60), open_ledger(str(location), options.pop("settings", FAST), **options) as ledger:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        open_ledger(str(location), options.pop("settings", FAST), **options) as ledger,
+    ):
         yield ledger
 
 

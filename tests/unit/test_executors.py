@@ -18,11 +18,12 @@ from swarm.executors.scrape import Scrape
 from swarm.model import is_retryable
 from swarm.web.fetcher import FetchSettings, open_fetcher
 from swarm.wire import RobotsAnswer, TaskBody
+from tests.patience import PATIENCE_S
 from tests.sites import Page, open_site, redirect, reply
 
 ALICE = "0x71C7656EC7ab88b098defB751B7401B5f6d8976F"
 TASK_ID = "0192d3a0-0000-7000-8000-000000000001"
-LIMIT_S = 10
+LIMIT_S = PATIENCE_S
 
 
 class Store:
@@ -57,7 +58,7 @@ async def run(
     with open_site(pages) as site:
         async with open_fetcher(FetchSettings(allow_private=True), robots=no_rules, worker=ALICE) as fetcher:
             tools = Tools(fetch=fetcher.get, store=store.put, worker=ALICE)
-            with trio.fail_after(LIMIT_S):
+            with trio.fail_after(PATIENCE_S):
                 urls = [site.url + path for path in paths]
                 execution = await executor.run(task("any", *urls, spec=spec), tools)
         return execution, store, site.paths
@@ -419,6 +420,6 @@ def test_no_parser_is_loaded_until_something_is_scraped() -> None:
     import sys
 
     code = "import sys; from swarm.executors.registry import kinds; kinds(); print('parsel' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
 
     assert said.stdout.strip() == "False"

@@ -20,10 +20,11 @@ from swarm.model import Reason
 from swarm.web.capture import Capture, TaskDeferred, TaskFailed
 from swarm.web.fetcher import Fetcher, FetchSettings, open_fetcher, trusted_cas, user_agent
 from swarm.wire import RobotsAnswer
+from tests.patience import PATIENCE_S
 from tests.sites import Asked, certificate, head, open_site, redirect, reply
 
 ALICE = "0x71C7656EC7ab88b098defB751B7401B5f6d8976F"
-LIMIT_S = 10
+LIMIT_S = PATIENCE_S
 CAS = trusted_cas()  # reading them takes longer than most tests here
 
 
@@ -50,7 +51,7 @@ async def fetching(robots: Any = no_rules, **options: Any) -> AsyncIterator[Fetc
     limits = {"allow_private": True} | {name: options.pop(name) for name in names & options.keys()}
     options.setdefault("tls", CAS)
     async with open_fetcher(FetchSettings(**limits), robots=robots, worker=ALICE, **options) as fetcher:
-        with trio.fail_after(LIMIT_S):
+        with trio.fail_after(PATIENCE_S):
             yield fetcher
 
 
@@ -197,7 +198,7 @@ async def test_interim_answers_without_end_are_stopped_at_the_cap() -> None:
             yield b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100
 
     with open_site({"/": interim}) as site:
-        failure = await failing(f"{site.url}/", timeout_s=5, max_bytes=1_000_000)
+        failure = await failing(f"{site.url}/", timeout_s=PATIENCE_S, max_bytes=1_000_000)
 
     assert failure.reason == "too_large"
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from swarm.errors import ConfigurationError
 from swarm.web.capture import TaskFailed
 from swarm.web.guard import Guard, dial, why_refused
+from tests.patience import PATIENCE_S
 from tests.sites import open_site, reply
 
 PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:4700::1111", "2001:4860:4860::8888", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8"]
@@ -135,7 +136,7 @@ async def test_a_name_without_an_address_fails_with_dns() -> None:
 
 
 async def test_a_name_that_is_unknown_fails_with_dns() -> None:
-    with pytest.raises(TaskFailed) as failed, trio.fail_after(30):
+    with pytest.raises(TaskFailed) as failed, trio.fail_after(PATIENCE_S):
         await Guard().vet("no-such-name.invalid", 80)
 
     assert failed.value.reason == "dns"
@@ -145,15 +146,15 @@ async def test_a_name_that_is_unknown_fails_with_dns() -> None:
     "spelling", ["localhost", "127.1", "0x7f.1", "2130706433", "017700000001", "[::1]".strip("[]")]
 )
 async def test_another_spelling_of_this_machine_is_refused(spelling: str) -> None:
-    with pytest.raises(TaskFailed) as refused, trio.fail_after(30):
+    with pytest.raises(TaskFailed) as refused, trio.fail_after(PATIENCE_S):
         await Guard().vet(spelling, 80)
 
     assert refused.value.reason == "address_refused"
 
 
 async def test_the_next_address_is_dialled_where_the_first_refuses() -> None:
-    with open_site({"/": reply(b"hello")}) as site, trio.fail_after(5):
-        stream = await dial(["127.0.0.2", "127.0.0.1"], site.port, timeout_s=5)
+    with open_site({"/": reply(b"hello")}) as site, trio.fail_after(PATIENCE_S):
+        stream = await dial(["127.0.0.2", "127.0.0.1"], site.port, timeout_s=PATIENCE_S)
 
         await stream.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await stream.receive()).startswith(b"HTTP/1.1 200")
@@ -164,8 +165,8 @@ async def test_a_port_where_nobody_listens_fails_with_connect() -> None:
     with open_site({}) as site:
         port = site.port
 
-    with pytest.raises(TaskFailed) as failed, trio.fail_after(5):
-        await dial(["127.0.0.1"], port, timeout_s=5)
+    with pytest.raises(TaskFailed) as failed, trio.fail_after(PATIENCE_S):
+        await dial(["127.0.0.1"], port, timeout_s=PATIENCE_S)
 
     assert failed.value.reason == "connect"
     assert "Connection refused" in failed.value.detail

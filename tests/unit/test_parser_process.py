@@ -19,8 +19,8 @@ from swarm.wire import Grant, TaskBody
 from swarm.worker.dispatch import Counters
 from swarm.worker.storage import Storage
 from swarm.worker.tools import tools_for
+from tests.patience import PATIENCE_S
 
-LIMIT_S = 30
 TITLE = {"title": "h1::text"}
 
 
@@ -60,7 +60,7 @@ def _command(pid: int) -> bytes:
 
 
 async def extract(parser: Parser, capture: Capture, selectors: dict[str, str] = TITLE, **options: Any) -> Parsed:
-    with trio.fail_after(LIMIT_S):
+    with trio.fail_after(PATIENCE_S):
         return await parser.extract(capture, selectors, **options)
 
 
@@ -180,7 +180,7 @@ async def test_a_page_that_is_parsed_again_has_nothing_beside_it(monkeypatch: py
     seen: set[bytes] = set()
     monkeypatch.setattr(Parser, "_ask_one", watched)
     async with open_parser(max_processes=4) as parser:
-        with trio.fail_after(LIMIT_S):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 for number in range(8):
                     nursery.start_soon(extract, parser, page(b"<h1>%d</h1>" % number))
@@ -231,7 +231,7 @@ async def test_the_scrapes_of_a_worker_share_its_parser(tmp_path: Path) -> None:
             task = TaskBody(
                 id=task_id, job=task_id, kind="scrape", urls=("http://shop.example/",), spec={"extract": TITLE}
             )
-            with trio.fail_after(LIMIT_S):
+            with trio.fail_after(PATIENCE_S):
                 await Scrape().run(task, tools(Grant(task=task, fence=number, lease_s=60.0, via="want")))
         assert len(children()) == 1
     assert not children()

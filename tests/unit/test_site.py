@@ -16,6 +16,7 @@ from swarm.content.parse import extract
 from swarm.web.capture import Capture, TaskFailed
 from swarm.web.fetcher import FetchSettings, open_fetcher, trusted_cas
 from swarm.wire import RobotsAnswer
+from tests.patience import PATIENCE_S
 from tests.tied import tied
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert process.stdout is not None
         yield Running(process.stdout.readline().strip(), log)
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
 
 
 async def get(url: str, **limits: float) -> Capture:
@@ -49,7 +50,7 @@ async def get(url: str, **limits: float) -> Capture:
 
     settings = FetchSettings(allow_private=True, **limits)  # type: ignore[arg-type]
     async with open_fetcher(settings, robots=no_rules, worker=ALICE, tls=CAS) as fetcher:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             return await fetcher.get(url)
 
 

@@ -20,6 +20,7 @@ from swarm.wire import EthereumSettings, Grant, SignedVoucher, TaskBody, Voucher
 from swarm.worker.earnings import Earnings, account_of, open_earnings
 from swarm.worker.promises import Account, Expected, KeptVoucher, Objection, check_voucher
 from swarm.worker.voucher_book import open_voucher_book, read_book
+from tests.patience import PATIENCE_S
 
 REWARD = 10**15
 
@@ -193,7 +194,7 @@ async def test_what_was_taken_is_there_after_a_restart_and_readable_beside_a_run
         )
         for each in TASKS:
             await earnings.expect(grant(each), each.result)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await earnings.take([told(0, 1), told(0, 2), told(1, 3, key="mallory")])
         assert seen == {PAYER: 2 * REWARD + 1}
         await book.note_account(ACCOUNT, rpc="http://127.0.0.1:8545")
@@ -207,7 +208,7 @@ async def test_what_was_taken_is_there_after_a_restart_and_readable_beside_a_run
             book, ACCOUNT, max_unpaid=16, seen=lambda said: seen.update({said.payer: int(said.cumulative_wei)})
         )
         assert seen == {PAYER: 2 * REWARD + 1}
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await earnings.take([told(2, 5)])  # what was done before the restart is known still
         assert earnings.last is not None
         assert earnings.last.tasks == 5
@@ -234,7 +235,7 @@ async def test_a_full_disk_keeps_the_last_voucher_and_the_next_one_makes_up(tmp_
         )
         for each in TASKS:
             await earnings.expect(grant(each), each.result)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await earnings.take([told(0, 1)])
             assert seen == {}
             full = False
@@ -276,7 +277,7 @@ async def test_a_worker_asks_for_no_more_while_too_much_is_unpaid(tmp_path: Path
         assert trusted == []
         earnings.settled(TASKS[2].task, accepted=True)
         assert trusted == [False]
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await earnings.take([told(0, 1)])
         assert trusted == [False, True]
 

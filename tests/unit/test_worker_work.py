@@ -28,8 +28,7 @@ from swarm.worker.journal import Journal, open_journal
 from swarm.worker.records import Record
 from swarm.worker.run import Means, work
 from swarm.worker.settings import WorkerSettings
-
-pytestmark = pytest.mark.timeout(60)
+from tests.patience import PATIENCE_S
 
 ALICE = Identity(
     directory=Path("/nonexistent"),
@@ -135,7 +134,7 @@ async def alice_at(
         nursery.start_soon(run)
         # A jumping clock jumps to a deadline while a thread writes to the disk; there pytest counts the seconds.
         jumps = isinstance(trio.lowlevel.current_clock(), MockClock)
-        with trio.fail_after(math.inf if jumps else 20.0):
+        with trio.fail_after(math.inf if jumps else PATIENCE_S):
             yield Alice(door=door, ipfs=ipfs, played=played, stop=stop, gone=gone, said=said)
         nursery.cancel_scope.cancel()
 
@@ -532,7 +531,7 @@ async def test_an_idle_worker_leaves_at_once(tmp_path: Path, door: MemoryDoor, i
     async with alice_at(tmp_path, door, ipfs) as alice:
         await door.until(lambda: len(door.turns) == 1)
         await alice.stop.send(None)
-        with trio.fail_after(2):
+        with trio.fail_after(WorkerSettings().grace_s - 1):
             await alice.gone.wait()
 
 
@@ -562,7 +561,7 @@ async def test_the_second_signal_gives_everything_back_now(tmp_path: Path, door:
         await alice.played.until(lambda: len(alice.played.running) == 1)
         await alice.stop.send(None)
         await alice.stop.send(None)
-        with trio.fail_after(3):
+        with trio.fail_after(WorkerSettings().grace_s - 1):
             await alice.gone.wait()
 
     assert door.tasks[task].status is Status.PENDING
