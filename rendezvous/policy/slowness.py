@@ -21,8 +21,8 @@ SLOW_S: Final = 3.0
 SLOW_FOR_S: Final = 60.0
 #: What counts as work of others is there now, or will be so soon: a bucket fills, a crawl-delay passes.
 SOON_S: Final = 10.0
-#: What one more task counts in the share of slow ones: six slow ones in a row make a fast site slow.
-_WEIGHT: Final = 1 / 8
+#: What one more task counts in the share of slow ones: a burst of five slow ones makes a fast site slow.
+_WEIGHT: Final = 1 / 7
 _MOSTLY: Final = 0.5
 #: Less is none: it would only be remembered.
 _NONE: Final = 0.01
