@@ -26,6 +26,7 @@ from rendezvous.door.metrics import Metrics
 from rendezvous.door.submit import TASKS_A_SLICE, check_reward, prepare
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
+from rendezvous.watch import Watch
 from rendezvous.wiring import OPERATOR
 from swarm.errors import ConfigurationError, LedgerUnavailable, MalformedInput, QueueUnreachable
 from swarm.model import Refusal, Status
@@ -68,6 +69,7 @@ class Intake:
         paid: whether there is a contract to pay rewards from.
         dedupe: whether the same task pushed again is a duplicate, as in a submission; else each message is a task.
         backlog: how many waiting tasks of the ledger are enough.
+        watch: is told of dead letters and of outages.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Intake:
         paid: bool = False,
         dedupe: bool = True,
         backlog: int = BACKLOG,
+        watch: Watch | None = None,
     ) -> None:
         self._queue: Final = queue
         self._ledger: Final = ledger
@@ -89,6 +92,9 @@ class Intake:
         self._paid: Final = paid
         self._dedupe: Final = dedupe
         self._backlog: Final = backlog
+        self._watch: Final = watch
+        #: How many damaged messages the watch was told of.
+        self._damaged = 0
         self.job: Final = str(uuid.uuid5(uuid.NAMESPACE_URL, f"swarm:{network_id}/{owner}/{queue.name}"))
         #: What keeps it from working now; None while it does.
         self.trouble: str | None = None
@@ -109,12 +115,17 @@ class Intake:
     def _wait_for(self, trouble: str) -> None:
         if self.trouble is None:
             log.error("intake_waits", queue=self._queue.name, reason=trouble)
+        self._note(trouble)
+
+    def _note(self, trouble: str | None) -> None:
         self.trouble = trouble
+        if self._watch is not None:
+            self._watch.note_intake(self._queue.name, trouble)
 
     def _well(self) -> None:
         if self.trouble is not None:
             log.info("intake_recovered", queue=self._queue.name, after=self.trouble)
-        self.trouble = None
+            self._note(None)
 
     async def _round(self, pause_s: float) -> float:
         """Take what there is, once; how long to wait before the next time, seconds."""
@@ -123,6 +134,8 @@ class Intake:
         if room <= 0:
             return BACKLOG_LOOK_S
         async with self._taking(min(room, MESSAGES_A_ROUND)) as taken:
+            damaged, self._damaged = self._queue.damaged - self._damaged, self._queue.damaged
+            self._count("dead", damaged)
             if not taken:
                 return min(LAST_LOOK_S, max(FIRST_LOOK_S, pause_s * 2))
             await self._submit(taken)
@@ -175,7 +188,14 @@ class Intake:
             await asyncio.to_thread(self._queue.bury, delivery, reason)
             outcomes["dead"] += 1
         for outcome, messages in outcomes.items():
-            self._metrics.count("swarm_intake_total", messages, outcome=outcome)
+            self._count(outcome, messages)
+
+    def _count(self, outcome: str, messages: int) -> None:
+        if not messages:
+            return
+        self._metrics.count("swarm_intake_total", messages, outcome=outcome)
+        if outcome == "dead" and self._watch is not None:
+            self._watch.count_dead(self._queue.name, messages)
 
     def _read(self, delivery: RawDelivery) -> Submit | str:
         """The submission that a message is, or why it is none."""
@@ -206,7 +226,13 @@ class Intake:
 
 @contextlib.asynccontextmanager
 async def open_intakes(
-    locations: Sequence[str], ledger: Ledger, metrics: Metrics, *, network_id: str, paid: bool
+    locations: Sequence[str],
+    ledger: Ledger,
+    metrics: Metrics,
+    *,
+    network_id: str,
+    paid: bool,
+    watch: Watch | None = None,
 ) -> AsyncIterator[list[Intake]]:
     """Open the queues to drain.
 
@@ -216,6 +242,7 @@ async def open_intakes(
         metrics: counts what became of messages.
         network_id: of this swarm.
         paid: whether there is a contract to pay rewards from.
+        watch: is told of dead letters and of outages.
 
     Raises:
         QueueUnreachable: one doesn't answer; no other queue was used.
@@ -229,12 +256,19 @@ async def open_intakes(
             where = read_redis_url(location, known=INTAKE_OPTIONS)
             where.options.setdefault("deliveries", str(DELIVERIES))
             queue = stack.enter_context(await asyncio.to_thread(open_redis_queue, where))
-            intakes.append(_intake(where, queue, ledger, metrics, network_id=network_id, paid=paid))
+            intakes.append(_intake(where, queue, ledger, metrics, network_id=network_id, paid=paid, watch=watch))
         yield intakes
 
 
 def _intake(
-    where: RedisUrl, queue: RedisQueue, ledger: Ledger, metrics: Metrics, *, network_id: str, paid: bool
+    where: RedisUrl,
+    queue: RedisQueue,
+    ledger: Ledger,
+    metrics: Metrics,
+    *,
+    network_id: str,
+    paid: bool,
+    watch: Watch | None,
 ) -> Intake:
     return Intake(
         queue,
@@ -245,4 +279,5 @@ def _intake(
         paid=paid,
         dedupe=option(where, "dedupe", switch, True),
         backlog=option(where, "backlog", count(1, 10_000_000), BACKLOG),
+        watch=watch,
     )

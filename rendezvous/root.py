@@ -204,6 +204,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
                 door.metrics,
                 network_id=charter.network_id,
                 paid=charter.ethereum is not None,
+                watch=door.watch,
             )
         )
         app = build_app(door)

@@ -1,5 +1,7 @@
 """Watches what the ledger commits, and raises alerts: workers whose success dips, an old queue, expiries, blocks.
 
+The intakes tell it of dead letters, and of what keeps them from working.
+
 Counting costs a dictionary's addition for each end of an attempt; the rules (``rendezvous.policy.alarms``) are asked
 every few seconds, beside the door. Counts are of what was committed, by whichever root, since this one's start.
 """
@@ -20,7 +22,18 @@ from rendezvous.policy.alarms import WINDOW_S, AlarmRules, Counts, check_count, 
 from swarm.errors import SwarmError
 from swarm.model import Move, Reason
 
-__all__ = ["BLOCKED", "EXPIRED", "LEASES_EXPIRED", "QUEUE_OLD", "SEEN_BY_ALL", "SUCCESS_LOW", "Tally", "Watch"]
+__all__ = [
+    "BLOCKED",
+    "EXPIRED",
+    "INTAKE_DEAD",
+    "INTAKE_WAITS",
+    "LEASES_EXPIRED",
+    "QUEUE_OLD",
+    "SEEN_BY_ALL",
+    "SUCCESS_LOW",
+    "Tally",
+    "Watch",
+]
 
 log = structlog.get_logger()
 
@@ -36,6 +49,8 @@ QUEUE_OLD: Final = "queue_old"
 LEASES_EXPIRED: Final = "leases_expired"
 EXPIRED: Final = "tasks_expired"
 BLOCKED: Final = "host_blocks"
+INTAKE_DEAD: Final = "intake_dead"
+INTAKE_WAITS: Final = "intake_waits"
 
 #: What every root of a ledger sees, since each hears of all events; one of them tells it to the world.
 SEEN_BY_ALL: Final = frozenset({SUCCESS_LOW, QUEUE_OLD, LEASES_EXPIRED, EXPIRED, BLOCKED})
@@ -49,14 +64,14 @@ class Tally:
     def __init__(self) -> None:
         self._steps: Final[dict[str, dict[int, int]]] = {}
 
-    def add(self, key: str, *, at: float) -> None:
-        """Count one."""
+    def add(self, key: str, *, at: float, by: int = 1) -> None:
+        """Count one, or so many."""
         steps = self._steps.get(key)
         if steps is None:
             if len(self._steps) >= MOST_COUNTED:
                 return
             steps = self._steps[key] = defaultdict(int)
-        steps[int(at // STEP_S)] += 1
+        steps[int(at // STEP_S)] += by
 
     def counts(self, *, now: float) -> dict[str, int]:
         """What happened in the window, by key; what is older is forgotten."""
@@ -91,6 +106,9 @@ class Watch:
         self._failed: Final = Tally()
         self._expiries: Final = Tally()
         self._blocks: Final = Tally()
+        self._dead: Final = Tally()
+        #: Queues that an intake can't drain now, and why.
+        self._waiting: Final[dict[str, str]] = {}
 
     def take(self, events: Sequence[LedgerEvent]) -> None:
         """Count what was just committed."""
@@ -107,6 +125,17 @@ class Watch:
                     self._blocks.add(event.host, at=event.at)
             elif event.move is Move.EXPIRE:
                 self._expiries.add(EXPIRED, at=event.at)
+
+    def count_dead(self, queue: str, messages: int) -> None:
+        """Count messages of an intake's queue that became dead letters."""
+        self._dead.add(queue, at=self._ledger.now(), by=messages)
+
+    def note_intake(self, queue: str, trouble: str | None) -> None:
+        """Note what keeps an intake from its queue; None is nothing."""
+        if trouble is None:
+            self._waiting.pop(queue, None)
+        else:
+            self._waiting[queue] = trouble
 
     def follow(self) -> None:
         """Take over what the pay desk keeps."""
@@ -129,6 +158,7 @@ class Watch:
         self.follow()
         now = self._ledger.now()
         self._look_at_workers(now)
+        self._look_at_intakes(now)
         counts = self._expiries.counts(now=now)
         self._look_at_count(
             LEASES_EXPIRED,
@@ -166,6 +196,17 @@ class Watch:
                 )
             else:
                 self._alerts.end(SUCCESS_LOW, worker)
+
+    def _look_at_intakes(self, now: float) -> None:
+        dead = self._dead.counts(now=now)
+        self._alerts.keep(INTAKE_DEAD, dead)
+        for queue, count in dead.items():
+            hint = "the log (message_buried, messages_damaged) and the queue's dead letters have the reasons"
+            self._look_at_count(INTAKE_DEAD, queue, count, 1, what=f"dead letters of {queue}", hint=hint)
+        self._alerts.keep(INTAKE_WAITS, self._waiting)
+        for queue, trouble in self._waiting.items():
+            hint = "it goes on by itself once that is mended; nothing is lost"
+            self._alerts.begin(INTAKE_WAITS, f"nothing is taken of {queue}: {trouble}", hint=hint, subject=queue)
 
     def _look_at_count(self, code: str, subject: str, count: int, threshold: int, *, what: str, hint: str) -> None:
         if check_count(count, threshold, lasts=self._alerts.lasts(code, subject)):

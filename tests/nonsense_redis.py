@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 from collections.abc import Iterator
@@ -32,14 +33,25 @@ NONSENSE = (
 
 
 @contextlib.contextmanager
-def saying(answer: bytes) -> Iterator[str]:
-    """A server that answers everything with these bytes; its URL."""
+def saying(answer: bytes, *, drip_s: float | None = None) -> Iterator[str]:
+    """A server that answers everything with these bytes; its URL.
+
+    Args:
+        answer: what it says.
+        drip_s: it says a byte in so many seconds, and begins again at the end.
+    """
+    ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def talk(connection: socket.socket) -> None:
             with connection, contextlib.suppress(OSError):
                 while connection.recv(65_536):
-                    connection.sendall(answer)
+                    if drip_s is None:
+                        connection.sendall(answer)
+                    for byte in itertools.cycle(answer) if drip_s is not None else ():
+                        connection.sendall(bytes([byte]))
+                        if ended.wait(drip_s):
+                            return
 
         def listen() -> None:
             with contextlib.suppress(OSError):
@@ -52,6 +64,7 @@ def saying(answer: bytes) -> Iterator[str]:
         try:
             yield f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
         finally:
+            ended.set()
             with contextlib.suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
             thread.join()

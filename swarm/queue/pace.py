@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from swarm.queue.port import ClosedByBlock
-from swarm.queue.redis_link import RedisUrl, connect, faults_of, read_redis_url
+from swarm.queue.redis_link import CallsInTime, RedisUrl, connect, faults_of, read_redis_url
 
 if TYPE_CHECKING:
     from redis.commands.core import Script
@@ -31,6 +31,8 @@ DEFAULT_PREFIX: Final = "swarm:pace"
 #: What the URL of a pace may say in its query.
 OPTIONS: Final = ("prefix",)
 TIMEOUT_S: Final = 5.0
+#: Callers beyond these wait for each other.
+CALLS_AT_ONCE: Final = 8
 
 #: KEYS: a host's bucket each. ARGV: for each the tokens that are wanted, the rate (1/s) and the burst.
 #: Answers for each: tokens given, tokens left, Unix seconds of Redis.
@@ -99,7 +101,7 @@ class RedisPace(ClosedByBlock):
     Args:
         where: the Redis; one server, not a cluster: hosts are asked for together.
         prefix: what the keys begin with; members that share a pace share it.
-        timeout_s: how long an answer may take.
+        timeout_s: how long a call may take, connecting and the whole answer included.
 
     *Resource handling*: holds connections; use it as a context manager, or ``close`` it.
     """
@@ -108,11 +110,17 @@ class RedisPace(ClosedByBlock):
         self.where: Final = where
         self._prefix: Final = prefix
         self._redis: Final = connect(where, timeout_s=timeout_s)
+        self._calls: Final = CallsInTime(self._redis, where, limit_s=timeout_s, at_once=CALLS_AT_ONCE)
         self._script: Final[Script] = self._redis.register_script(_TAKE)
 
     def close(self) -> None:
         """Hang up."""
-        self._redis.close()
+        self._calls.close()
+
+    def check(self) -> None:
+        """Raise ``QueueUnreachable`` with the reason where Redis doesn't answer or doesn't let us in."""
+        with faults_of(self.where):
+            self._calls.run(self._redis.ping)
 
     def take(self, asks: Sequence[Ask]) -> list[Given]:
         """Take tokens of several hosts in one round trip; each gives what it has.
@@ -126,7 +134,8 @@ class RedisPace(ClosedByBlock):
         for ask in asks:
             arguments += [ask.wanted, repr(float(ask.rate_per_s)), repr(float(max(1.0, ask.burst)))]
         with faults_of(self.where):
-            answers = self._script(keys=[f"{self._prefix}:{ask.host}" for ask in asks], args=arguments)
+            keys = [f"{self._prefix}:{ask.host}" for ask in asks]
+            answers = self._calls.run(lambda: self._script(keys=keys, args=arguments))
             return [_given(ask, *answer) for ask, answer in zip(asks, answers, strict=True)]
 
     def wait(
@@ -167,8 +176,7 @@ def open_pace(location: str, *, timeout_s: float = TIMEOUT_S) -> RedisPace:
     where = read_redis_url(location, known=OPTIONS)
     pace = RedisPace(where, prefix=where.options.get("prefix") or DEFAULT_PREFIX, timeout_s=timeout_s)
     try:
-        with faults_of(where):
-            pace._redis.ping()
+        pace.check()
     except BaseException:
         pace.close()
         raise

@@ -7,8 +7,9 @@ password never gets into an error or a log.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import attrs
@@ -19,11 +20,13 @@ from swarm.settings import nearest
 if TYPE_CHECKING:
     from redis import Redis
 
-__all__ = ["RedisUrl", "connect", "faults_of", "read_redis_url"]
+__all__ = ["CallsInTime", "RedisUrl", "connect", "faults_of", "read_redis_url"]
 
 SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
 #: A local answer takes 0.1 ms, one across a continent 0.2 s.
 TIMEOUT_S: Final = 5.0
+
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -100,6 +103,49 @@ def connect(where: RedisUrl, *, timeout_s: float = TIMEOUT_S) -> Redis:
         where.url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=never, protocol=2
     )
     return client
+
+
+class CallsInTime:
+    """Calls of a client, each of which ends in time, whatever server, network and resolver do.
+
+    A socket's own time-out begins anew with each byte, and none holds for the look-up of a name. So a call runs in
+    another thread, and the connections of one that isn't done in time are closed, which ends it there.
+
+    Args:
+        client: whose calls they are.
+        where: for the error.
+        limit_s: how long a whole call may take, seconds.
+        at_once: how many calls may be under way; others wait, within their time.
+
+    *Resource handling*: holds threads, and the client; ``close`` it once no call is under way.
+    """
+
+    def __init__(self, client: Redis, where: RedisUrl, *, limit_s: float, at_once: int) -> None:
+        self._client: Final = client
+        self._where: Final = where
+        self._limit_s: Final = limit_s
+        self._threads: Final = ThreadPoolExecutor(at_once, thread_name_prefix="redis")
+
+    def run(self, call: Callable[[], T]) -> T:
+        """The call's answer, or its fault.
+
+        Raises:
+            QueueUnreachable: it wasn't done in time; whether the server did it isn't known.
+        """
+        under_way = self._threads.submit(call)
+        try:
+            return under_way.result(self._limit_s)
+        except TimeoutError as fault:
+            if under_way.done():  # its own, or it was done just now
+                return under_way.result()
+            under_way.cancel()
+            self._client.connection_pool.disconnect()
+            raise QueueUnreachable(self._where.shown, f"no whole answer within {self._limit_s:g} s") from fault
+
+    def close(self) -> None:
+        """Hang up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
 
 
 @contextlib.contextmanager

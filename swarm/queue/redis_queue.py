@@ -15,6 +15,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
@@ -36,7 +37,7 @@ from swarm.queue.port import (
     lost,
     new_id,
 )
-from swarm.queue.redis_link import RedisUrl, connect, faults_of
+from swarm.queue.redis_link import CallsInTime, RedisUrl, connect, faults_of
 from swarm.wire import NewTask, encode
 
 if TYPE_CHECKING:
@@ -49,8 +50,14 @@ log = structlog.get_logger()
 #: Tasks of one script: at 64 KiB each a script's input stays far below Redis' limit of 512 MB.
 BATCH: Final = 500
 MAX_NAME: Final = 200
+#: How long a call may take, seconds: the largest answer is 20 MB, which is 11 Mbit/s.
+CALL_S: Final = 15.0
+#: Callers beyond these wait for each other.
+CALLS_AT_ONCE: Final = 16
 #: Why what can't be read is dead.
 MALFORMED: Final = "malformed"
+#: Why that is dead of which the queue's own notes can't be read; the scripts say more.
+DAMAGED: Final = "damaged"
 
 T = TypeVar("T")
 
@@ -94,6 +101,7 @@ class RedisQueue(ClosedByBlock):
         max_deliveries: after so many failures or lost consumers a task is dead.
         front: which end of a list is popped first: ``right`` for producers that use LPUSH.
         kind: of messages that name none.
+        call_s: how long a call may take, seconds.
 
     *Resource handling*: holds connections; use it as a context manager, or ``close`` it.
     """
@@ -107,6 +115,7 @@ class RedisQueue(ClosedByBlock):
         max_deliveries: int = MAX_DELIVERIES,
         front: str = "right",
         kind: str = DEFAULT_KIND,
+        call_s: float = CALL_S,
     ) -> None:
         if not 0 < len(name) <= MAX_NAME or "{" in name or "}" in name or not name.isprintable():
             raise ConfigurationError(
@@ -120,8 +129,11 @@ class RedisQueue(ClosedByBlock):
         self._rules: Final = (max_deliveries, int(visible_s * 1000))
         self._keys: Final = [name, *(f"{{{name}}}:{key}" for key in redis_scripts.KEYS)]
         self._redis: Final = connect(where)
-        self._gate: Final = Gate(f"{name} at {where.shown}", release=self._redis.close)
+        self._calls: Final = CallsInTime(self._redis, where, limit_s=call_s, at_once=CALLS_AT_ONCE)
+        self._gate: Final = Gate(f"{name} at {where.shown}", release=self._calls.close)
         self._scripts: Final[dict[str, Script]] = {}
+        #: How many tasks this consumer learned of whose state couldn't be read; they are dead letters.
+        self.damaged = 0
 
     def close(self) -> None:
         """End it; see the port."""
@@ -136,7 +148,7 @@ class RedisQueue(ClosedByBlock):
             known = self._scripts.get(script)
             if known is None:
                 known = self._scripts[script] = self._redis.register_script(script)
-            return known(keys=self._keys, args=[*self._rules, *arguments])
+            return self._calls.run(lambda: known(keys=self._keys, args=[*self._rules, *arguments]))
 
     # ── push ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,8 +197,12 @@ class RedisQueue(ClosedByBlock):
 
     def take_raw(self, most: int) -> list[RawDelivery]:
         """Take up to so many messages as they came, without waiting; the caller reads them."""
-        taken = self._run(redis_scripts.POP, most, uuid.uuid4().hex, self._front)
+        answer = self._run(redis_scripts.POP, most, uuid.uuid4().hex, self._front)
         with faults_of(self.where):
+            damaged, taken = answer
+            if int(damaged) > 0:
+                log.error("messages_damaged", queue=self.name, messages=int(damaged), reason=DAMAGED)
+                self.damaged += int(damaged)
             return [
                 RawDelivery(
                     id=task_id.decode(),
@@ -249,18 +265,8 @@ class RedisQueue(ClosedByBlock):
     def dead(self, most: int = 100) -> list[DeadLetter]:
         """The newest dead letters."""
         with self._gate.call(), faults_of(self.where):
-            rows: Any = self._redis.lrange(self._key("dead"), 0, most - 1)
-        letters = [json.loads(row.decode(errors="replace")) for row in rows]
-        return [
-            DeadLetter(
-                id=letter["id"],
-                message=letter.get("message", ""),
-                reason=letter["reason"],
-                deliveries=int(letter["deliveries"]),
-                at=letter["at"],
-            )
-            for letter in letters
-        ]
+            rows: Any = self._calls.run(lambda: self._redis.lrange(self._key("dead"), 0, most - 1))
+        return [_letter(row) for row in rows]
 
     def revive(self, most: int = 100) -> int:
         """Give the oldest dead letters a new life as fresh work, once what killed them is mended; how many it were."""
@@ -278,26 +284,26 @@ class RedisQueue(ClosedByBlock):
     def _export(self) -> Iterator[bytes]:
         for bucket in ("fresh", "retry"):
             with self._gate.call(), faults_of(self.where):
-                ids: Any = self._redis.zrange(self._key(bucket), 0, -1)
+                ids: Any = self._calls.run(partial(self._redis.zrange, self._key(bucket), 0, -1))
             for page in _batches(ids):
                 with self._gate.call(), faults_of(self.where):
-                    messages: Any = self._redis.hmget(self._key("tasks"), page)
+                    messages: Any = self._calls.run(partial(self._redis.hmget, self._key("tasks"), page))
                 yield from _lines(zip(page, messages, strict=True), self.kind)
         yield from _lines(((None, message) for message in self._inbox()), self.kind)
 
     def _inbox(self) -> Sequence[bytes]:
         """What other programs pushed and nobody popped, the next one first."""
         with self._gate.call(), faults_of(self.where):
-            shape: Any = self._redis.type(self.name)
+            shape: Any = self._calls.run(lambda: self._redis.type(self.name))
             found: Any = []
             if shape == b"list":
-                found = self._redis.lrange(self.name, 0, -1)
+                found = self._calls.run(lambda: self._redis.lrange(self.name, 0, -1))
                 if self._front == "right":
                     found.reverse()
             elif shape == b"set":
-                found = sorted(self._redis.smembers(self.name))
+                found = sorted(self._calls.run(lambda: self._redis.smembers(self.name)))
             elif shape == b"zset":
-                found = self._redis.zrange(self.name, 0, -1, desc=True)
+                found = self._calls.run(lambda: self._redis.zrange(self.name, 0, -1, desc=True))
             return found  # type: ignore[no-any-return]
 
     def import_(self, lines: Iterable[bytes | str]) -> int:
@@ -307,6 +313,22 @@ class RedisQueue(ClosedByBlock):
             self._push([(message.id or new_id(), message.task) for message in batch])
             count += len(batch)
         return count
+
+
+def _letter(row: bytes) -> DeadLetter:
+    """A dead letter as it is kept; one that can't be read is shown as it is."""
+    text = row.decode(errors="replace")
+    try:
+        letter = json.loads(text)
+        return DeadLetter(
+            id=str(letter["id"]),
+            message=str(letter.get("message", "")),
+            reason=str(letter["reason"]),
+            deliveries=int(letter["deliveries"]),
+            at=float(letter["at"]),
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
+        return DeadLetter(id="", message=text, reason=DAMAGED, deliveries=0, at=0.0)
 
 
 def _lines(found: Iterable[tuple[bytes | None, bytes | None]], kind: str) -> Iterator[bytes]:

@@ -12,6 +12,9 @@ A queue named ``pages`` is these keys:
 
 The braces keep them in one slot of a cluster. Every script first gives back what ran out, so that there is no reaper
 to keep alive: whoever touches the queue reaps it.
+
+A script that fails stops the queue for everybody. So what is kept of a task is looked at before it is believed: a task
+of which it can't be read becomes a dead letter, and the rest flows.
 """
 
 from __future__ import annotations
@@ -34,10 +37,13 @@ local LOOKED_AT_BYTES = 70000  -- above the longest message that can be a task
 local DEAD_MOST = 10000  -- at 64 KiB each some 600 MB of Redis' memory; beyond that the oldest go
 local AT_ONCE = 100  -- what one script gives back or forgets on the way: a millisecond of Redis
 
-local function count(name, by) return redis.call('HINCRBY', totals, name, by) end
-local function look(id)
-  local state = redis.call('HGET', about, id)
-  return state and cjson.decode(state)
+local DAMAGED = "damaged: what the queue keeps of it can't be read"
+
+local function count(name, by)
+  local total = redis.pcall('HINCRBY', totals, name, by)
+  if type(total) == 'number' then return total end
+  redis.call('HSET', totals, name, now)  -- no number: begin anew, above whatever it can have been
+  return now
 end
 local function note(id, state) redis.call('HSET', about, id, cjson.encode(state)) end
 local function line_up(bucket, id, state)
@@ -55,6 +61,25 @@ local function bury(id, state, reason)
   if state.key then redis.call('HDEL', held, state.key) end
   forget(id)
   count('dead', 1)
+end
+local function read(text)
+  local is_json, found = pcall(cjson.decode, text)
+  return is_json and type(found) == 'table' and found
+end
+local function within(number, least, most) return type(number) == 'number' and number >= least and number <= most end
+local function look(id)
+  local text = redis.call('HGET', about, id)
+  if not text then return nil end
+  local state = read(text)
+  if state and within(state.rank, 0, 9) and within(state.n, 0, 2^31)
+    and (not state.token or type(state.token) == 'string')
+    and (not state.key or type(state.key) == 'string' and within(state.ttl, 0, 2^53)) then
+    return state
+  end
+  for _, key in ipairs({fresh, retry, flight}) do redis.call('ZREM', key, id) end
+  bury(id, {rank = 4, n = 0}, DAMAGED)
+  count('damaged', 1)
+  return nil
 end
 local function give_back(id, state, reason)
   redis.call('ZREM', flight, id)
@@ -109,6 +134,7 @@ for i = 3, #ARGV, 5 do
     other = redis.call('HGET', held, key)
     local until_ms = redis.call('ZSCORE', kept, key)
     if until_ms and tonumber(until_ms) <= now then other = false end
+    if other and not until_ms and redis.call('HEXISTS', about, other) == 0 then other = false end
   end
   if other then
     ids[#ids + 1] = other
@@ -134,8 +160,9 @@ return ids
 """
 )
 
-#: How many; a prefix of fresh ids and tokens; the end of a list that is the front. Answers: id, message, deliveries,
-#: token of each. What other programs pushed gets an id and its place in line first.
+#: How many; a prefix of fresh ids and tokens; the end of a list that is the front. Answers: how many damaged tasks were
+#: put aside since a pop last said so; and id, message, deliveries, token of each that is taken. What other programs
+#: pushed gets an id and its place in line first.
 POP: Final = (
     _BEGIN
     + """
@@ -157,9 +184,8 @@ for i = 1, shape == 'none' and 0 or math.max(wanted, TAKEN_IN) do
   if not message then break end
   local rank = 4
   if #message < LOOKED_AT_BYTES and string.find(message, '^%s*{') then
-    local read, fields = pcall(cjson.decode, message)
-    local said = read and type(fields) == 'table' and fields.priority
-    if type(said) == 'number' and said >= 0 and said <= 9 then rank = 9 - math.floor(said) end
+    local fields = read(message)
+    if fields and within(fields.priority, 0, 9) then rank = 9 - math.floor(fields.priority) end
   end
   local id = prefix .. '-' .. count('named', 1)
   local state = {rank = rank, n = 0}
@@ -183,7 +209,9 @@ while #taken < wanted do
     taken[#taken + 1] = {id, string.sub(message, 1, LOOKED_AT_BYTES), state.n, state.token}
   end
 end
-return taken
+local damaged = count('damaged', 0) - count('told', 0)
+if damaged ~= 0 then count('told', damaged) end
+return {damaged, taken}
 """
 )
 
@@ -210,11 +238,16 @@ REVIVE: Final = (
     _BEGIN
     + """
 local revived = 0
-for _ = 1, tonumber(ARGV[3]) do
+for _ = 1, math.min(tonumber(ARGV[3]), redis.call('LLEN', dead)) do
   local letter = redis.call('RPOP', dead)
-  if not letter then break end
-  letter = cjson.decode(letter)
-  if redis.call('HSETNX', tasks, letter.id, letter.message) == 1 then
+  local text = letter
+  letter = read(text)
+  if not (letter and type(letter.id) == 'string' and type(letter.message) == 'string'
+    and within(letter.rank, 0, 9)) then
+    local id, message = 'damaged-' .. count('named', 1), string.sub(text, 1, LOOKED_AT_BYTES)
+    letter = {id = id, message = message, reason = DAMAGED, deliveries = 0, at = now / 1000, rank = 4}
+    redis.call('LPUSH', dead, cjson.encode(letter))
+  elseif redis.call('HSETNX', tasks, letter.id, letter.message) == 1 then
     local state = {rank = letter.rank, n = 0}
     note(letter.id, state)
     line_up(fresh, letter.id, state)
@@ -236,7 +269,7 @@ elseif shape == 'set' then arrived = redis.call('SCARD', inbox)
 elseif shape == 'zset' then arrived = redis.call('ZCARD', inbox) end
 return {
   arrived, redis.call('ZCARD', fresh), redis.call('ZCARD', retry), redis.call('ZCARD', flight),
-  redis.call('LLEN', dead), tonumber(redis.call('HGET', totals, 'done') or 0)
+  redis.call('LLEN', dead), count('done', 0)
 }
 """
 )

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from swarm.errors import ConfigurationError, QueueUnreachable
+from swarm.model import RefusalCode
 from swarm.queue import open_queue
 from swarm.queue.redis_link import read_redis_url
 from swarm.queue.redis_queue import RedisQueue
-from swarm.wire import NewTask
+from swarm.wire import Dedupe, NewTask
 from tests.acceptance.harness import PROJECT, until
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S
@@ -246,3 +247,77 @@ def test_a_message_that_somebody_deleted_under_way_is_a_dead_letter_and_the_next
     assert letter.message == ""
     assert queue.revive() == 1  # harmless: it is read, and buried again
     assert urls(queue) == []
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        b"not json",
+        b"7",
+        b"{}",
+        b'{"rank":"high","n":0}',
+        b'{"rank":99,"n":0}',
+        b'{"rank":4,"n":NaN}',
+        b'{"rank":4,"n":0,"token":[]}',
+        b'{"rank":4,"n":0,"key":"k"}',
+        b"[" * 5_000,
+    ],
+    ids=lambda notes: repr(notes[:24]),
+)
+def test_a_task_with_damaged_notes_is_a_dead_letter_and_the_rest_flows(
+    server: RedisServer, queue: RedisQueue, name: str, notes: bytes
+) -> None:
+    first, damaged, last = queue.batch_submit(f"https://site.test/{number}" for number in range(3))
+    server.client.hset(f"{{{name}}}:about", damaged, notes)
+    assert urls(queue) == ["https://site.test/0", "https://site.test/2"]
+    (letter,) = queue.dead()
+    assert (letter.id, letter.reason) == (damaged, "damaged: what the queue keeps of it can't be read")
+    assert "https://site.test/1" in letter.message
+    assert queue.damaged == 1
+    assert queue.revive() == 1
+    assert urls(queue) == ["https://site.test/1"]
+    assert {first, last} & {letter.id for letter in queue.dead()} == set()
+
+
+def test_a_delivery_whose_notes_are_damaged_is_lost_and_the_others_end_as_ever(server: RedisServer, name: str) -> None:
+    with opened(server, name, visible="300ms") as queue:
+        queue.batch_submit(f"https://site.test/{number}" for number in range(3))
+        held = [queue.pop() for _ in range(3)]
+        assert all(held)
+        server.client.hset(f"{{{name}}}:about", held[0].id, b"\xff")  # type: ignore[union-attr]
+        server.client.hset(f"{{{name}}}:about", held[1].id, b"")  # type: ignore[union-attr]
+        refusal = queue.ack(held[0])  # type: ignore[arg-type]
+        assert refusal is not None
+        assert refusal.code is RefusalCode.LEASE_EXPIRED
+        assert queue.ack(held[2]) is None  # type: ignore[arg-type]
+        until(lambda: queue.stats().in_flight == 0, SOON_S, "the other one's time to be up")
+        assert (queue.stats().done, queue.stats().dead) == (1, 2)
+
+
+def test_a_dedupe_key_of_a_damaged_task_is_free_again(server: RedisServer, queue: RedisQueue, name: str) -> None:
+    task = NewTask(kind="fetch", urls=("https://site.test/",), dedupe=Dedupe(key="k", ttl_s=1000.0))
+    lost = queue.push(task)
+    server.client.hset(f"{{{name}}}:about", lost, b"rubbish")
+    assert queue.pop() is None
+    again = queue.push(task)
+    assert again != lost
+    assert urls(queue) == ["https://site.test/"]
+
+
+def test_damaged_dead_letters_and_totals_stop_nothing(server: RedisServer, queue: RedisQueue, name: str) -> None:
+    queue.push("https://site.test/")
+    tried = queue.pop()
+    assert tried is not None
+    queue.bury(tried, "malformed: by hand")
+    server.client.rpush(f"{{{name}}}:dead", b"rubbish", b'{"id":7}', b"null")
+    assert [letter.reason for letter in queue.dead()] == ["malformed: by hand", "damaged", "damaged", "damaged"]
+    assert queue.revive(10) == 1
+    server.client.hset(f"{{{name}}}:totals", mapping={"done": "many", "arrivals": "x", "dead": "", "damaged": "?"})
+    queue.push("https://site.test/again")
+    again = [queue.pop(), queue.pop()]
+    assert [delivery.task.urls for delivery in again if delivery] == [
+        ("https://site.test/",),
+        ("https://site.test/again",),
+    ]
+    assert queue.ack(again[0]) is None  # type: ignore[arg-type]
+    assert queue.stats().pending == 0

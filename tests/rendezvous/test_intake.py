@@ -18,6 +18,7 @@ from rendezvous.door.metrics import Metrics
 from rendezvous.intake import open_intakes
 from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.ops import LedgerEvent
+from rendezvous.watch import INTAKE_DEAD, INTAKE_WAITS
 from swarm.errors import ConfigurationError, QueueUnreachable
 from swarm.queue.open import open_redis_queue
 from swarm.queue.redis_link import read_redis_url
@@ -282,3 +283,32 @@ def test_the_command_says_address_and_reason_and_ends_with_3(tmp_path: Path) -> 
     assert f"error: redis://127.0.0.1:{port}/0: " in done.stderr
     assert "no other queue was used" in done.stderr
     assert "hunter2" not in done.stderr + done.stdout
+
+
+async def test_a_damaged_message_goes_aside_with_an_alert_and_the_rest_flows(
+    server: RedisServer, name: str, queue: RedisQueue, tmp_path: Path
+) -> None:
+    damaged, _ = queue.batch_submit(("https://a.test/", "https://b.test/"))
+    server.client.hset(f"{{{name}}}:about", damaged, b"rubbish")
+    async with door(tmp_path, intake=(f"{server.url}?queue={name}",)) as stage:
+        await until(lambda: queue.stats().done == 1, "the other one")
+        await until(lambda: counted(stage) == {"created": 1, "dead": 1.0}, "the counts")
+        stage.door.watch.look()
+        (alert,) = stage.door.alerts.active
+        assert (alert.code, alert.subject) == (INTAKE_DEAD, name)
+        assert alert.message == f"1 dead letters of {name} in 10 min"
+
+
+async def test_an_intake_that_waits_is_an_alert_until_it_goes_on(
+    server: RedisServer, name: str, queue: RedisQueue, tmp_path: Path
+) -> None:
+    async with door(tmp_path, intake=(f"{server.url}?queue={name}",)) as stage:
+        server.client.set(name, "a text, not a list")
+
+        def looked() -> list[str]:
+            stage.door.watch.look()
+            return [alert.code for alert in stage.door.alerts.active]
+
+        await until(lambda: looked() == [INTAKE_WAITS], "the alert")
+        server.client.delete(name)
+        await until(lambda: looked() == [], "its end")
