@@ -23,8 +23,6 @@ from tests.redis_server import RedisServer, running_redis
 
 #: How long a delivery lasts here, seconds; the door's is its first lease.
 VISIBLE_S = 1.0
-#: How long a real server is waited for, seconds.
-SOON_S = PATIENCE_S
 
 _numbers = itertools.count(1)
 
@@ -100,7 +98,7 @@ def queue(backend: Backend) -> Queue:
     return backend.queue
 
 
-def popped(queue: Queue, wait_s: float = SOON_S) -> Delivery:
+def popped(queue: Queue, wait_s: float = PATIENCE_S) -> Delivery:
     delivery = queue.pop(wait_s=wait_s)
     assert delivery is not None, "nothing to pop"
     return delivery
@@ -130,10 +128,10 @@ def test_the_urgent_comes_before_the_old_and_the_old_before_the_new(backend: Bac
 def test_an_empty_queue_has_nothing_and_pop_waits_for_a_push(backend: Backend, queue: Queue) -> None:
     assert queue.pop() is None
     found: list[Delivery | None] = []
-    waiting = threading.Thread(target=lambda: found.append(queue.pop(wait_s=SOON_S)))
+    waiting = threading.Thread(target=lambda: found.append(queue.pop(wait_s=PATIENCE_S)))
     waiting.start()
     backend.queue.push(backend.task("awaited"))
-    waiting.join(SOON_S)
+    waiting.join(PATIENCE_S)
     assert [backend.path(delivery) for delivery in found] == ["awaited"]
 
 
@@ -239,7 +237,7 @@ def test_a_closed_queue_says_so_and_wakes_who_waits(backend: Backend) -> None:
     def wait() -> None:
         began.set()
         try:
-            queue.pop(wait_s=SOON_S)
+            queue.pop(wait_s=PATIENCE_S)
         except QueueClosed as fault:
             ended.append(fault)
 
@@ -247,7 +245,7 @@ def test_a_closed_queue_says_so_and_wakes_who_waits(backend: Backend) -> None:
     waiting.start()
     began.wait()
     queue.close()
-    waiting.join(SOON_S)
+    waiting.join(PATIENCE_S)
     assert len(ended) == 1
     calls: list[Callable[[], object]] = [
         lambda: queue.push(backend.task("late")),
@@ -286,7 +284,7 @@ def test_two_consumers_never_get_the_same_task(backend: Backend, queue: Queue) -
     for thread in consumers:
         thread.start()
     for thread in consumers:
-        thread.join(SOON_S)
+        thread.join(PATIENCE_S)
     assert sorted(taken) == sorted(ids)
     assert queue.stats().done == 40
 

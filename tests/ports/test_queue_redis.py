@@ -22,7 +22,6 @@ from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, running_redis
 from tests.tied import tied
 
-SOON_S = PATIENCE_S
 _numbers = itertools.count(1)
 
 
@@ -83,12 +82,12 @@ def test_a_consumer_that_is_killed_loses_nothing(server: RedisServer, name: str)
         assert consumer.stdout is not None
         taken = [consumer.stdout.readline().strip() for _ in range(5)]
         consumer.kill()
-        consumer.wait(SOON_S)
+        consumer.wait(PATIENCE_S)
         consumer.stdout.close()
         assert set(taken) <= set(ids)
         done = []
         while len(done) < len(ids):
-            delivery = queue.pop(wait_s=SOON_S)
+            delivery = queue.pop(wait_s=PATIENCE_S)
             assert delivery is not None
             assert queue.ack(delivery) is None
             done.append(delivery.id)
@@ -99,7 +98,7 @@ def test_a_consumer_that_is_killed_loses_nothing(server: RedisServer, name: str)
 def test_a_task_that_kills_its_consumers_ends_as_a_dead_letter(server: RedisServer, name: str) -> None:
     with opened(server, name, visible="50ms", deliveries=2) as queue:
         task = queue.push("https://site.test/poison")
-        assert [queue.pop(wait_s=SOON_S) is not None for _ in range(2)] == [True, True]
+        assert [queue.pop(wait_s=PATIENCE_S) is not None for _ in range(2)] == [True, True]
         until(lambda: queue.stats().dead or None, "the dead letter")
         (letter,) = queue.dead()
         assert (letter.id, letter.reason, letter.deliveries) == (task, "worker_lost", 2)

@@ -29,7 +29,6 @@ from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, running_redis
 from tests.rendezvous.door_harness import Stage, door
 
-SOON_S = PATIENCE_S
 _numbers = itertools.count(1)
 
 
@@ -66,7 +65,7 @@ async def until(probe: Callable[[], Any], what: str) -> Any:
                     return found
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(f"waited {SOON_S} s for {what}") from None
+        raise AssertionError(f"waited {PATIENCE_S} s for {what}") from None
 
 
 async def tasks_of(stage: Stage) -> list[dict[str, Any]]:
@@ -274,7 +273,7 @@ def test_the_command_says_address_and_reason_and_ends_with_3(tmp_path: Path) -> 
         ],
         capture_output=True,
         text=True,
-        timeout=SOON_S,
+        timeout=PATIENCE_S,
         check=False,
         cwd=PROJECT,
         env={"PATH": "/usr/bin", "HOME": str(tmp_path), "PYTHONPATH": str(PROJECT)},

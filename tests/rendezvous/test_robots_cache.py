@@ -20,7 +20,6 @@ from tests.sites import Asked, Page, Site, head, open_site, redirect, reply
 
 CAS = trusted_cas()
 DAY_S = 86_400
-LIMIT_S = PATIENCE_S
 RULES = b"User-agent: *\nDisallow: /private\nCrawl-delay: 2\n\nUser-agent: otherbot\nDisallow: /\n"
 
 
@@ -107,13 +106,13 @@ async def test_one_who_gives_up_leaves_the_fetch_to_the_next(site: Site, pages: 
 
     def slow(asked: Asked) -> bytes:
         began.set()
-        release.wait(LIMIT_S)
+        release.wait(PATIENCE_S)
         return reply(RULES)
 
     pages["/robots.txt"] = slow
     robots = cache()
     first = asyncio.create_task(robots.rules(site.url))
-    await asyncio.to_thread(began.wait, LIMIT_S)
+    await asyncio.to_thread(began.wait, PATIENCE_S)
     second = asyncio.create_task(rules_of(robots, site.url))
     first.cancel()
     release.set()
@@ -182,7 +181,7 @@ async def test_a_site_that_is_slow_means_wait(site: Site, pages: dict[str, Page]
     release = threading.Event()
 
     def silent(asked: Asked) -> bytes:
-        release.wait(LIMIT_S)
+        release.wait(PATIENCE_S)
         return reply()
 
     pages["/robots.txt"] = silent

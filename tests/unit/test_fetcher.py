@@ -24,7 +24,6 @@ from tests.patience import PATIENCE_S
 from tests.sites import Asked, certificate, head, open_site, redirect, reply
 
 ALICE = "0x71C7656EC7ab88b098defB751B7401B5f6d8976F"
-LIMIT_S = PATIENCE_S
 CAS = trusted_cas()  # reading them takes longer than most tests here
 
 
@@ -78,7 +77,7 @@ async def test_a_page_is_captured_with_its_facts() -> None:
     assert capture.final_url == f"{site.url}/a?b=1"
     assert capture.url == f"{site.url}/a?b=1#part"
     assert capture.headers == {"content-type": 'text/html; charset="ISO-8859-1"', "etag": '"1"'}
-    assert 0 < capture.took_s < LIMIT_S
+    assert 0 < capture.took_s < PATIENCE_S
 
 
 async def test_we_say_who_we_are_and_nothing_else() -> None:
@@ -166,7 +165,7 @@ async def test_a_site_that_says_nothing_fails_with_timeout() -> None:
     release = threading.Event()
 
     def silent(asked: Asked) -> Iterator[bytes]:
-        release.wait(LIMIT_S)
+        release.wait(PATIENCE_S)
         yield b""
 
     with open_site({"/": silent}) as site:
