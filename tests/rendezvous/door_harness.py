@@ -19,6 +19,7 @@ import aiohttp
 import attrs
 from aiohttp.test_utils import TestServer
 
+from rendezvous.directory import LEDGER, open_directory
 from rendezvous.door.auth import digest_of, new_key
 from rendezvous.door.protocol import DoorRunner
 from rendezvous.door.resources import Door
@@ -30,6 +31,7 @@ from swarm.content.manifest import Manifest, encode_manifest
 from swarm.model import Role
 from swarm.signing import enrolment_digest, peer_id_from_seed, sign_enrolment
 from swarm.wire import Hello, NewTask, encode
+from tests.empty_ledger import write_empty_ledger
 from tests.patience import PATIENCE_S
 
 HELLO = Hello(version="0.1.0", kinds={"noop": "1", "fetch": "1"}, slots=8)
@@ -182,10 +184,12 @@ class Served(TestServer):
 @contextlib.asynccontextmanager
 async def door(tmp_path: Path, **settings: Any) -> AsyncIterator[Stage]:
     """Open a door, as a root without a peer opens it."""
+    chosen = RootSettings(data=tmp_path / "root", p2p=False, **settings)
+    if chosen.ledger is None and not chosen.data.exists():
+        with open_directory(chosen.data, name=chosen.name):
+            write_empty_ledger(chosen.data / LEDGER)
     async with contextlib.AsyncExitStack() as stack:
-        opened = await stack.enter_async_context(
-            open_door(RootSettings(data=tmp_path / "root", p2p=False, **settings), stop=asyncio.Event())
-        )
+        opened = await stack.enter_async_context(open_door(chosen, stop=asyncio.Event()))
         server = Served(opened.app)
         await stack.enter_async_context(server)
         http = await stack.enter_async_context(aiohttp.ClientSession())

@@ -12,7 +12,6 @@ import uuid6
 from sqlalchemy import text
 
 from rendezvous.ledger.engine import open_engine, open_reading_engine
-from rendezvous.ledger.migrate import migrate
 from rendezvous.ledger.ops import (
     Cancel,
     DoneItem,
@@ -35,6 +34,7 @@ from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.transitions import LedgerCore
 from swarm.model import TaskId
 from swarm.wire import Requires, TaskView
+from tests.empty_ledger import write_empty_ledger
 
 NOOP = WorkerFacts(kinds=frozenset({"noop"}))
 ALICE = WorkerRef("0x" + "a" * 40, "alice-instance")
@@ -87,7 +87,7 @@ class World:
     def open(self) -> None:
         """Open, or open again after a crash."""
         if not self._is_there():
-            migrate(self.engine)
+            write_empty_ledger(self.path)
         self.core = LedgerCore(self.engine, rng=random.Random(7), settings=self.settings)
         self.reader = LedgerReader(self.reading, settings=self.settings)
 
