@@ -289,7 +289,7 @@ def test_a_delivery_whose_notes_are_damaged_is_lost_and_the_others_end_as_ever(s
         assert refusal is not None
         assert refusal.code is RefusalCode.LEASE_EXPIRED
         assert queue.ack(held[2]) is None  # type: ignore[arg-type]
-        until(lambda: queue.stats().in_flight == 0, SOON_S, "the other one's time to be up")
+        until(lambda: queue.stats().in_flight == 0, "the other one's time to be up")
         assert (queue.stats().done, queue.stats().dead) == (1, 2)
 
 
