@@ -76,6 +76,7 @@ def peer_id_of(public_key: bytes) -> str:
     return base58.b58encode(_PEER_ID_PREFIX + public_key).decode()
 
 
+@functools.lru_cache(maxsize=16)  # asked for in each turn
 def peer_id_from_seed(seed: bytes) -> str:
     """The libp2p peer id of an Ed25519 seed of 32 bytes."""
     return peer_id_of(Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw())

@@ -7,6 +7,7 @@ that knows the peer.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import ipaddress
 from collections import deque
@@ -108,6 +109,7 @@ class Part:
             quieten_libraries()
             log.info("peer_opened", peer_id=peer.id, addrs=peer.addrs)
             opened(peer)
+            gc.freeze()  # libp2p stays: searched for garbage with the rest, it stops the worker for 75 ms
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(hear, peer.heard, heard)
                 nursery.start_soon(_follow, peer, root, frozenset(config.bootstrap))
