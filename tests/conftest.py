@@ -12,10 +12,19 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.postgres import Postgres, postgres_cluster
 
 ASYNCIO_ROOMS = ("rendezvous", "chain")
+
+# A run tries the same values as the one before, so that what fails was broken by a change; nor does a slow machine fail
+# what is right. With ``--hypothesis-profile=search`` it looks for others.
+settings.register_profile(
+    "fixed", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fixed")
 
 #: What a test may read of the machine's own settings: where the Kubo binary is.
 ALLOWED_SETTINGS = frozenset({"SWARM_KUBO"})

@@ -57,7 +57,9 @@ def do(queue: Queue, act: tuple[object, ...], number: int, had: list[Delivery]) 
 
 
 @given(acts=acts)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 def test_the_same_acts_have_the_same_outcomes(server: RedisServer, acts: list[tuple[object, ...]]) -> None:
     with MemoryQueue() as memory, open_queue(f"{server.url}?queue=alike{next(_numbers)}") as redis:
         in_memory: list[Delivery] = []

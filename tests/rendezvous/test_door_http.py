@@ -328,7 +328,7 @@ def test_no_generated_call_breaks_the_door(served: Served, method: str, path: st
         headers["Authorization"] = f"Bearer {served.keys[role]}"
     operation = schemathesis.openapi.from_dict(json.loads(openapi(ROUTES)))[path][method]
 
-    @settings(max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
     def drive(case: Any) -> None:
         _check(served, case, headers)

@@ -435,7 +435,9 @@ GOOD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\
 
 @pytest.mark.filterwarnings("ignore::aiohttp.multipart.BadContentDispositionHeader")
 @pytest.mark.filterwarnings("ignore::aiohttp.multipart.BadContentDispositionParam")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 async def test_a_body_that_is_no_form_is_refused_and_never_a_fault_of_ours(rpc: Rpc, data: st.DataObject) -> None:
     body = bytearray(GOOD)

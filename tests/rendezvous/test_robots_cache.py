@@ -296,7 +296,9 @@ async def test_other_spellings_of_an_origin_are_one(site: Site) -> None:
     assert len(site.asked) == 1
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(answer=st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(reply)))
 async def test_no_bytes_break_the_cache(answer: bytes) -> None:
     with open_site({"/robots.txt": answer}) as site:

@@ -618,7 +618,9 @@ async def test_an_ordinary_page_that_speaks_of_challenges_is_a_page() -> None:
 # ── fuzz ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 KNOWN_REASONS = {*Reason, "bad_encoding"}
-fuzz = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 locations = st.one_of(
     st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40),
     st.sampled_from(
