@@ -21,8 +21,8 @@ from tests.acceptance.harness import Root, Scene
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, running_redis
 
-#: How long a delivery lasts here, seconds; the door's is its first lease.
-VISIBLE_S = 1.0
+#: How long a delivery lasts, seconds, in the tests that wait for its end; the door's is its first lease.
+SHORT_S = 3.0
 
 _numbers = itertools.count(1)
 
@@ -54,13 +54,25 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+def patient_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
     with Scene(tmp_path_factory.mktemp("door")) as scene:
-        yield scene.root("--p2p", "off", "--host-rate", "0", "--first-lease", f"{VISIBLE_S}s")
+        yield scene.root("--p2p", "off", "--host-rate", "0", "--first-lease", f"{PATIENCE_S}s")
+
+
+@pytest.fixture(scope="module")
+def hasty_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    with Scene(tmp_path_factory.mktemp("hasty-door")) as scene:
+        yield scene.root("--p2p", "off", "--host-rate", "0", "--first-lease", f"{SHORT_S}s")
+
+
+@pytest.fixture
+def visible_s() -> float:
+    """How long a delivery lasts; a test that waits for its end says ``SHORT_S``."""
+    return PATIENCE_S
 
 
 @pytest.fixture(params=["memory", "redis", "door"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+def backend(request: pytest.FixtureRequest, tmp_path: Path, visible_s: float) -> Iterator[Backend]:
     kind = f"kind{next(_numbers)}"
     opened: list[Queue] = []
 
@@ -73,17 +85,17 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
         now = [0.0]
 
         def run_out() -> None:
-            now[0] += VISIBLE_S + 0.001
+            now[0] += visible_s + 0.001
 
-        memory = MemoryQueue(visible_s=VISIBLE_S, clock=lambda: now[0])
+        memory = MemoryQueue(visible_s=visible_s, clock=lambda: now[0])
         opened.append(memory)
         yield Backend(queue=memory, other=memory, kind=kind, open_again=lambda: memory, run_out=run_out)
     elif request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
-        location = f"{server.url}?queue={kind}&visible={VISIBLE_S}s"
+        location = f"{server.url}?queue={kind}&visible={visible_s}s"
         yield Backend(queue=opening(location), other=opening(location), kind=kind, open_again=lambda: opening(location))
     else:
-        door: Root = request.getfixturevalue("root")
+        door: Root = request.getfixturevalue("hasty_root" if visible_s == SHORT_S else "patient_root")
 
         def consumer(name: str) -> Queue:
             return opening(door.door_url, key=door.operator_key, worker=tmp_path / name, kinds=(kind,))
@@ -146,6 +158,7 @@ def test_what_is_given_back_is_had_again_at_once_and_not_counted(backend: Backen
     assert backend.other.ack(second) is None
 
 
+@pytest.mark.parametrize("visible_s", [SHORT_S])
 def test_a_consumer_that_falls_silent_loses_its_task_to_another(backend: Backend, queue: Queue) -> None:
     queue.push(backend.task("lost"))
     silent = popped(queue)
@@ -260,6 +273,7 @@ def test_a_closed_queue_says_so_and_wakes_who_waits(backend: Backend) -> None:
     queue.close()
 
 
+@pytest.mark.parametrize("visible_s", [SHORT_S])
 def test_what_was_in_flight_survives_close(backend: Backend) -> None:
     queue = backend.open_again()
     backend.queue.push(backend.task("held"))
@@ -302,11 +316,13 @@ def test_a_location_that_names_no_queue_is_refused() -> None:
 
 
 def test_a_consumer_that_forgets_its_tasks_has_others_once_their_time_is_up(
-    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hasty_root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swarm.queue.door.MAX_HELD", 2)
     kind = f"kind{next(_numbers)}"
-    with open_queue(root.door_url, key=root.operator_key, worker=tmp_path / "alice", kinds=(kind,)) as queue:
+    with open_queue(
+        hasty_root.door_url, key=hasty_root.operator_key, worker=tmp_path / "alice", kinds=(kind,)
+    ) as queue:
         pushed = {queue.push(NewTask(kind=kind, urls=(f"https://site.test/{kind}/{path}",))) for path in range(3)}
         had = {popped(queue).id, popped(queue).id}
         assert queue.pop() is None  # it holds as many as a turn can name
