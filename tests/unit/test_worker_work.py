@@ -132,11 +132,15 @@ async def alice_at(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
-        # A jumping clock jumps to a deadline while a thread writes to the disk; there pytest counts the seconds.
+        # Where time jumps, pytest counts the seconds.
         jumps = isinstance(trio.lowlevel.current_clock(), MockClock)
         with trio.fail_after(math.inf if jumps else PATIENCE_S):
             yield Alice(door=door, ipfs=ipfs, played=played, stop=stop, gone=gone, said=said)
         nursery.cancel_scope.cancel()
+
+
+#: How long nobody could do anything when a jumping clock jumps to the next deadline.
+QUIET_S = 0.005
 
 
 @pytest.fixture
@@ -150,9 +154,24 @@ def door(ipfs: MemoryIpfs) -> MemoryDoor:
 
 
 @pytest.fixture
-def jumping_clock() -> MockClock:
-    """Time passes when nobody can do anything; long enough not to jump while a thread writes to a disk."""
-    return MockClock(autojump_threshold=0.1)
+def jumping_clock(monkeypatch: pytest.MonkeyPatch) -> MockClock:
+    """Time passes when nobody can do anything, in no thread either."""
+    clock = MockClock(autojump_threshold=QUIET_S)
+    in_a_thread = trio.to_thread.run_sync
+    threads = 0
+
+    async def standing_still(*args: Any, **how: Any) -> Any:
+        nonlocal threads
+        threads += 1
+        clock.autojump_threshold = math.inf
+        try:
+            return await in_a_thread(*args, **how)
+        finally:
+            threads -= 1
+            clock.autojump_threshold = math.inf if threads else QUIET_S
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", standing_still)
+    return clock
 
 
 async def test_a_task_is_run_and_its_result_is_with_the_door(
