@@ -278,6 +278,11 @@ async def work(
             part.believe(turns.roots)
             dispatch.apply(effects)
 
+        def stop_overdue() -> None:
+            overdue = turns.overdue(clock())
+            if overdue:
+                apply(overdue)
+
         async def take_part() -> None:
             config = await peer_config(settings, identity, door.settings, door_url=door.url)
             if config is not None:
@@ -294,6 +299,7 @@ async def work(
                 counters,
                 worker=identity.address,
                 max_bytes=settings.max_disk_bytes,
+                stop_overdue=stop_overdue,
             ),
             versions={"swarm": swarm.__version__},
             executions=executions,

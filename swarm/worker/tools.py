@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
+import trio
+
 from swarm.content.manifest import ContentRef
 from swarm.door_client import DoorClient
 from swarm.executors.base import Capture, TaskFailed, Tools
@@ -52,6 +54,7 @@ def tools_for(
     *,
     worker: Address,
     max_bytes: int,
+    stop_overdue: Callable[[], None] = lambda: None,
 ) -> Callable[[Grant], Tools]:
     """Makes the tools of each grant.
 
@@ -63,9 +66,13 @@ def tools_for(
         counters: count what is fetched.
         worker: the worker's address.
         max_bytes: a content of more could never be kept here, so it fails its task instead of waiting for room.
+        stop_overdue: stops what its lease doesn't cover any more. The machine may have slept: then whatever watches the
+            leases hasn't woken yet, and no request may leave before it.
     """
 
     async def fetch(url: str) -> Capture:
+        stop_overdue()
+        await trio.lowlevel.checkpoint_if_cancelled()
         counters.requests_sent += 1
         try:
             capture = await get(url)

@@ -101,6 +101,7 @@ async def alice_at(
     *,
     played: Played | None = None,
     clock: Callable[[], float] = trio.current_time,
+    fetched: Callable[[str], None] = lambda _: None,
     **settings: Any,
 ) -> AsyncIterator[Alice]:
     """Run a worker while the block is open; leaving it kills the worker, as a power cut would."""
@@ -110,6 +111,7 @@ async def alice_at(
     said: list[str] = []
 
     async def fetch(url: str) -> Capture:
+        fetched(url)
         raise TaskFailed("connect", url)
 
     async def run() -> None:
@@ -296,6 +298,27 @@ async def test_while_the_door_is_silent_work_stops_with_its_lease_and_nothing_mo
         alice.played.cue.set()
         await door.until_status(task, Status.COMPLETED)
     assert door.tasks[task].completions == 1
+
+
+async def test_after_the_machine_slept_no_request_leaves_for_a_lease_that_ran_out_meanwhile(
+    tmp_path: Path, ipfs: MemoryIpfs
+) -> None:
+    door = MemoryDoor(clock=trio.current_time, ipfs=ipfs, lease_s=15.0)
+    slept_s = 0.0
+    asked: list[str] = []
+    played = Played()
+    played.act = lambda task, tools: tools.fetch(task.urls[0])
+
+    def boottime() -> float:
+        return trio.current_time() + slept_s
+
+    async with alice_at(tmp_path, door, ipfs, played=played, clock=boottime, fetched=asked.append):
+        task = door.submit("played")
+        await played.until(lambda: played.running == [task])
+        slept_s = 20.0
+        played.cue.set()  # whatever the execution waited for is there at once
+        await played.until(lambda: played.cancelled == [task])
+        assert not asked
 
 
 async def test_a_result_that_missed_its_lease_is_used_for_a_new_grant_without_running_again(
