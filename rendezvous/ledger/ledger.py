@@ -113,20 +113,35 @@ class LedgerClock:
     """Ledger time: Unix seconds that begin at the wall clock and then follow a steady one.
 
     A wall clock that is set while the root runs moves no lease. It never begins before ``not_before``: what the history
-    already holds isn't followed by earlier times. Roots that share a database begin at its clock, not at their own.
+    already holds isn't followed by earlier times. Roots that share a database begin at its clock, not at their own, and
+    ``follow`` each other: the clock of one that was started after the database's was set back would else lie behind,
+    and what it grants would be over at the others before it began.
+
+    Args:
+        not_before: the latest moment that the ledger holds, Unix seconds.
+        wall: Unix seconds now; None: what the machine says.
+        steady_s: what is followed from then on; the time since boot, unless a test owns time.
     """
 
-    def __init__(self, *, not_before: float = 0.0, wall: float | None = None) -> None:
-        self._ahead_s: Final = max(time.time() if wall is None else wall, not_before) - self._steady_s()
+    def __init__(
+        self, *, not_before: float = 0.0, wall: float | None = None, steady_s: Callable[[], float] | None = None
+    ) -> None:
+        self._steady_s: Final = steady_s or _since_boot
+        self._ahead_s = max(time.time() if wall is None else wall, not_before) - self._steady_s()
 
     def __call__(self) -> float:
         """Now."""
         return self._ahead_s + self._steady_s()
 
-    @staticmethod
-    def _steady_s() -> float:
-        # Boot time goes on while the machine sleeps; the stall that it then sees re-arms the leases.
-        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    def follow(self, at: float) -> None:
+        """Be no earlier than this, which another root wrote, Unix seconds. For any thread."""
+        ahead_s = at - self._steady_s()
+        self._ahead_s = max(self._ahead_s, ahead_s)
+
+
+def _since_boot() -> float:
+    # Boot time goes on while the machine sleeps; the stall that it then sees re-arms the leases.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Ledger:
@@ -288,6 +303,8 @@ class Ledger:
         answers: Sequence[Any] = (),
     ) -> None:
         """Hand events, and the answers of the group that they are of, to the loop."""
+        if events and not answered and isinstance(self._clock, LedgerClock):
+            self._clock.follow(events[-1].at)
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
             self._loop.call_soon_threadsafe(self._answer, answered, answers, events)
 
@@ -444,7 +461,7 @@ async def open_ledger(
         shared = engine.dialect.name == "postgresql"
         if clock is None:
             wall = await asyncio.to_thread(database_time, engine) if shared else None
-            clock = LedgerClock(not_before=await asyncio.to_thread(reader.last_event_at), wall=wall)
+            clock = LedgerClock(not_before=await asyncio.to_thread(reader.last_moment), wall=wall)
         ledger = Ledger(
             LedgerCore(engine, rng=rng, settings=settings, pace=pace),
             reader,

@@ -34,6 +34,7 @@ def _repaced(old: Bucket, pace: Bucket, *, tokens: float, unfinished: int | None
     return attrs.evolve(
         pace,
         tokens=tokens,
+        refilled_at=max(old.refilled_at, pace.refilled_at),
         unfinished=unfinished,
         held_until=old.held_until,
         held_why=old.held_why,

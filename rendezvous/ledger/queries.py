@@ -65,6 +65,12 @@ __all__ = ["KeyRow", "LedgerReader"]
 #: The most rows of one page.
 PAGE_MOST: Final = 1_000
 
+#: Asked for twenty times a second while workers wait for paced hosts, so it is put together once.
+_OPENINGS: Final = sa.select(
+    sa.func.min(t.lanes.c.opens_at),
+    sa.func.coalesce(sa.func.sum(sa.case((t.lanes.c.opens_at <= sa.bindparam("now", type_=sa.Float), 1), else_=0)), 0),
+).where(t.lanes.c.opens_at < FOREVER, t.lanes.c.head_seq.is_not(None))
+
 
 @attrs.frozen(kw_only=True)
 class KeyRow:
@@ -93,10 +99,10 @@ class LedgerReader:
         self._engine: Final = engine
         self._settings: Final = settings or LedgerSettings()
 
-    def _rows(self, statement: sa.Executable) -> Sequence[Any]:
+    def _rows(self, statement: sa.Executable, **values: Any) -> Sequence[Any]:
         try:
             with self._engine.connect() as connection:
-                return connection.execute(statement).all()
+                return connection.execute(statement, values).all()
         except SQLAlchemyError as fault:
             raise unavailable(self._engine, fault) from fault
 
@@ -207,11 +213,11 @@ class LedgerReader:
         """The number of the last event; 0 before the first."""
         return int(self._rows(sa.select(sa.func.coalesce(sa.func.max(t.events.c.id), 0)))[0][0])
 
-    def last_event_at(self) -> float:
-        """When the last event was, ledger seconds; 0 before the first."""
+    def last_moment(self) -> float:
+        """The latest moment that is written: of the last event, or of a worker's last turn; 0 before the first."""
         newest = sa.select(t.events.c.at).order_by(t.events.c.id.desc()).limit(1)
-        found = self._rows(newest)
-        return float(found[0][0]) if found else 0.0
+        moments = [self._rows(newest), self._rows(sa.select(sa.func.max(t.workers.c.seen_at)))]
+        return max((float(rows[0][0]) for rows in moments if rows and rows[0][0] is not None), default=0.0)
 
     def export_pending(self, after: int, *, now: float) -> tuple[list[dict[str, Any]], int | None]:
         """A page of the tasks that wait for a worker or for their time, each with its ``id``, ``job`` and ``owner``.
@@ -536,12 +542,7 @@ class LedgerReader:
         Returns:
             A ledger time, None where no line is closed; and how many closed lines a turn would open now.
         """
-        closed = sa.and_(t.lanes.c.opens_at < FOREVER, t.lanes.c.head_seq.is_not(None))
-        statement = sa.select(
-            sa.func.min(t.lanes.c.opens_at),
-            sa.func.coalesce(sa.func.sum(sa.case((t.lanes.c.opens_at <= now, 1), else_=0)), 0),
-        ).where(closed)
-        opens_at, opened = self._rows(statement)[0]
+        opens_at, opened = self._rows(_OPENINGS, now=now)[0]
         return opens_at, int(opened)
 
     # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -95,7 +95,13 @@ def refilled(bucket: Bucket, *, taken: int, now: float) -> Bucket:
     """The bucket after ``taken`` grants at ``now``."""
     if bucket.unlimited:
         return bucket
-    return attrs.evolve(bucket, tokens=max(0.0, tokens_now(bucket, now=now) - taken), refilled_at=now)
+    tokens = max(0.0, tokens_now(bucket, now=now) - taken)
+    return attrs.evolve(bucket, tokens=tokens, refilled_at=_not_back(bucket, now=now))
+
+
+def _not_back(bucket: Bucket, *, now: float) -> float:
+    """When it is refilled: no earlier than it was, or a root whose clock lies behind brought the same tokens again."""
+    return max(bucket.refilled_at, now)
 
 
 def begun_and_finished(bucket: Bucket, *, begun: int, finished: int, now: float) -> Bucket:
@@ -103,7 +109,7 @@ def begun_and_finished(bucket: Bucket, *, begun: int, finished: int, now: float)
     unfinished = max(0, (bucket.unfinished or 0) + begun - finished)
     if not finished:
         return attrs.evolve(bucket, unfinished=unfinished)
-    return attrs.evolve(bucket, tokens=0.0, refilled_at=now, unfinished=unfinished)
+    return attrs.evolve(bucket, tokens=0.0, refilled_at=_not_back(bucket, now=now), unfinished=unfinished)
 
 
 def check_swarm(bucket: Bucket, *, now: float) -> Refusal | None:
@@ -127,7 +133,7 @@ def opens_at(bucket: Bucket, *, now: float) -> float | None:
         times.append(bucket.held_until)
     tokens = tokens_now(bucket, now=now)
     if tokens < 1.0:
-        times.append(now + (1.0 - tokens) / pace(bucket, now=now))
+        times.append(_not_back(bucket, now=now) + (1.0 - tokens) / pace(bucket, now=now))
     return max(times, default=None)
 
 

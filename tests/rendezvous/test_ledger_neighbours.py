@@ -15,7 +15,7 @@ import uuid6
 from structlog.testing import capture_logs
 
 from rendezvous.ledger.engine import open_engine
-from rendezvous.ledger.ledger import Ledger, open_ledger
+from rendezvous.ledger.ledger import Ledger, LedgerClock, open_ledger
 from rendezvous.ledger.neighbours import Alone, Office
 from rendezvous.ledger.ops import DoneItem, LedgerEvent, Submit, SubmitResult, TakeTurn
 from rendezvous.ledger.roots import RootCard, live_roots
@@ -41,8 +41,8 @@ def card(name: str, **changes: Any) -> RootCard:
 
 
 @asynccontextmanager
-async def opened(location: str, name: str | None = None) -> AsyncIterator[Ledger]:
-    async with asyncio.timeout(PATIENCE_S), open_ledger(location, FAST) as ledger:
+async def opened(location: str, name: str | None = None, **options: Any) -> AsyncIterator[Ledger]:
+    async with asyncio.timeout(PATIENCE_S), open_ledger(location, FAST, **options) as ledger:
         if name is not None:
             await asyncio.to_thread(ledger.neighbours.introduce, card(name))
         yield ledger
@@ -80,6 +80,14 @@ async def test_each_root_hears_all_events_once_and_in_order(postgres_database: s
         await until(lambda: all(events and events[-1].id == last for events in heard.values()))
     assert [event.id for event in heard["one"]] == list(range(1, last + 1))
     assert heard["one"] == heard["two"]
+
+
+async def test_a_root_whose_clock_lies_behind_catches_up_with_the_others(postgres_database: str) -> None:
+    behind, ahead = LedgerClock(wall=5_000.0), LedgerClock(wall=8_600.0)
+    async with opened(postgres_database, clock=behind) as one, opened(postgres_database, clock=ahead) as two:
+        await two.call(submission(new_task()))
+        await until(lambda: one.now() >= 8_600.0)
+        assert two.now() - one.now() < 1.0
 
 
 def test_events_that_were_read_are_the_same_as_those_that_were_told(database: str) -> None:

@@ -17,12 +17,23 @@ from structlog.testing import capture_logs
 
 from rendezvous.ledger import statements
 from rendezvous.ledger.ledger import Ledger, LedgerClock, open_ledger
-from rendezvous.ledger.ops import Cancel, DoneItem, LedgerEvent, SetHostPace, Submit, SubmitResult, TakeTurn, WorkerRef
+from rendezvous.ledger.ops import (
+    Cancel,
+    DoneItem,
+    LedgerEvent,
+    SeenWorker,
+    SeeWorkers,
+    SetHostPace,
+    Submit,
+    SubmitResult,
+    TakeTurn,
+    WorkerRef,
+)
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.errors import ClosedError, LedgerUnavailable
 from swarm.model import Move, Status
 from tests.patience import PATIENCE_S
-from tests.rendezvous.ledger_world import ALICE, CID, FAST, NOOP, new_task
+from tests.rendezvous.ledger_world import ALICE, CID, FAST, NOOP, World, new_task
 
 
 class Clock:
@@ -261,3 +272,25 @@ def test_ledger_time_follows_a_steady_clock_and_never_begins_in_the_past() -> No
     first = clock()
     assert first >= 9e9
     assert clock() >= first
+
+
+def test_the_clock_of_a_root_that_lies_behind_another_ones_follows_it_and_never_goes_back() -> None:
+    steady_s = 100.0
+    clock = LedgerClock(wall=5_000.0, steady_s=lambda: steady_s)
+    clock.follow(8_600.0)
+    assert clock() == 8_600.0
+    clock.follow(8_000.0)
+    steady_s += 1.0
+    assert clock() == 8_601.0
+
+
+def test_ledger_time_begins_no_earlier_than_a_workers_last_turn(database: str) -> None:
+    world = World(database)
+    assert world.reader.last_moment() == 0.0
+    world.one()
+    assert world.reader.last_moment() == world.now
+    ref, later = WorkerRef("0x" + "e" * 40, "instance"), world.now + 500.0
+    seen = SeenWorker(worker=ref, payout=ref.address, peer_id=None, boot="boot", hello="", stats="", at=later)
+    world.do(SeeWorkers(seen=(seen,)))
+    assert world.reader.last_moment() == later
+    world.close()

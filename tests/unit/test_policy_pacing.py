@@ -151,3 +151,20 @@ def test_the_swarms_own_bucket_says_when_there_is_more() -> None:
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == (RefusalCode.SWARM_PACED, pytest.approx(0.5))
     assert refusal.message == "the swarm sends at most 2 requests a second; the next turn is in 0.5 s"
+
+
+def test_a_root_whose_clock_lies_behind_brings_no_token_a_second_time() -> None:
+    ahead, behind = NOW + 30.0, NOW
+    bucket = refilled(new_bucket(rate_per_s=1.0, burst=5.0, now=ahead), taken=5, now=ahead)
+    bucket = refilled(bucket, taken=0, now=behind)
+    assert tokens_now(bucket, now=behind) < 1.0
+    assert tokens_now(bucket, now=ahead) < 1.0
+    assert opens_at(bucket, now=behind) == pytest.approx(ahead + 1.0)
+
+
+def test_a_delay_that_began_by_a_clock_that_lies_ahead_isnt_cut_short_by_another() -> None:
+    ahead, behind = NOW + 30.0, NOW
+    bucket = attrs.evolve(new_bucket(rate_per_s=0.5, burst=1.0, now=behind), unfinished=1)
+    bucket = begun_and_finished(bucket, begun=0, finished=1, now=ahead)
+    bucket = begun_and_finished(attrs.evolve(bucket, unfinished=1), begun=0, finished=1, now=behind)
+    assert opens_at(bucket, now=ahead) == pytest.approx(ahead + 2.0)
