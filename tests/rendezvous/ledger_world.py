@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import uuid6
 from sqlalchemy import text
+from sqlalchemy.engine import Engine
 
 from rendezvous.ledger.engine import open_engine, open_reading_engine
 from rendezvous.ledger.ops import (
@@ -73,15 +74,26 @@ def new_task(**changes: Any) -> PreparedTask:
 
 
 class World:
-    """One ledger and its moment."""
+    """One ledger and its moment.
 
-    def __init__(self, location: Path | str, settings: LedgerSettings = FAST) -> None:
+    Args:
+        location: a URL, or the path of a SQLite file.
+        settings: the ledger's.
+        engines: the writer's and the readers' of that location, where somebody has them already.
+    """
+
+    def __init__(
+        self,
+        location: Path | str,
+        settings: LedgerSettings = FAST,
+        *,
+        engines: tuple[Engine, Engine] | None = None,
+    ) -> None:
         self.location = str(location)
         self.settings = settings
         self.now = START
         self.events: list[LedgerEvent] = []
-        self.engine = open_engine(self.location)
-        self.reading = open_reading_engine(self.location)
+        self.engine, self.reading = engines or (open_engine(self.location), open_reading_engine(self.location))
         self.open()
 
     def open(self) -> None:

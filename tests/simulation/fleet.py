@@ -105,10 +105,10 @@ class Fleet:
             self.world,
             self.timeline,
             rng,
-            started_at=START,
+            wall=lambda: START + self.timeline.now,
             watch=self.diary,
             gossip=self._gossip,
-            session=lambda ref: self.workers[ref].session,
+            session=lambda _root, ref: self.workers[ref].session,
         )
         self._jobs = 0
         for number in range(workers + liars):
@@ -126,7 +126,7 @@ class Fleet:
             network=self._network,
             sites=self.sites,
             watch=self.diary,
-            root=self.root,
+            roots=(self.root,),
             rng=self.rng,
             counts=Counter(),
             hello=Hello(version="0.1.0", kinds={"noop": "1", "scrape": "1"}, slots=slots),

@@ -1,43 +1,34 @@
 """One seed, one life of a swarm: ledger, policy, announcer and workers are the real ones; time and everything else
 is simulated, in one thread, from the seed.
 
-First chaos: a network that loses and reorders, kills at any commit and between them, stalls, partitions, sites that
-slow down, break and ban, liars, operators who pause and quarantine. Then everything heals, and every task must end,
-with the books in order.
+First chaos: a network that loses and reorders, kills at any commit and between them, stalls, partitions, clocks that
+are set, sites that slow down, break and ban, liars, and what people do meanwhile (``people``). Then everything heals,
+and every task must end, with the books in order.
 """
 
 from __future__ import annotations
 
 import random
-import uuid
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import structlog
+from sqlalchemy.engine import Engine
 
-from rendezvous.ledger.ops import (
-    Cancel,
-    Op,
-    Pause,
-    PreparedTask,
-    Quarantine,
-    Replay,
-    Resume,
-    SetHostPace,
-    Submit,
-    WorkerRef,
-)
+from rendezvous.ledger.engine import open_engine, open_reading_engine
+from rendezvous.ledger.ops import SetHostPace, WorkerRef
 from rendezvous.ledger.settings import LedgerSettings
-from rendezvous.policy.pauses import Scope
-from swarm.model import JobId, Status, TaskId
-from swarm.wire import Announcement, Hello, Requires
-from tests.rendezvous.ledger_world import START, World, new_task
+from rendezvous.policy.egress import prefix_of
+from swarm.wire import Announcement, Hello
+from tests.rendezvous.ledger_world import START, World
 from tests.simulation.network import Network, Weather
+from tests.simulation.people import PEOPLE, PROFILES, People
 from tests.simulation.planted import Bug, plant
-from tests.simulation.root import Root
+from tests.simulation.root import Root, Together
 from tests.simulation.sites import Site, Sites
 from tests.simulation.time import Timeline
 from tests.simulation.watch import Broken, Pace, Watch, check_books
@@ -47,7 +38,9 @@ __all__ = ["Simulation"]
 
 #: Healing may take so long, seconds: backoffs, cooling off and leases of 15 min included.
 HEALING_S: Final = 4 * 3600.0
-OPERATOR: Final = "operator"
+#: What a wall clock is set by, seconds: what a time server corrects, and what people do.
+NUDGED_S: Final = (-0.5, 0.5)
+SET_S: Final = (-7_200.0, -30.0, 30.0, 7_200.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -58,6 +51,8 @@ class Plan:
     tasks: int
     chaos_s: float
     weather: Weather
+    roots: int
+    assigns: bool
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Plan:
@@ -70,7 +65,16 @@ class Plan:
             weather=Weather(
                 loss=rng.choice((0.0, 0.02, 0.2)), repeat=rng.choice((0.0, 0.1)), delay_s=rng.choice((0.002, 0.05, 1.0))
             ),
+            roots=2 if rng.random() < 0.25 else 1,
+            assigns=rng.random() < 0.2,
         )
+
+
+@lru_cache(maxsize=4)
+def _engines(database: str, root: int) -> tuple[Engine, Engine]:
+    """A root's engines of a file that one life after another uses: what was compiled for it is kept."""
+    del root
+    return open_engine(database), open_reading_engine(database)
 
 
 class Simulation:
@@ -103,22 +107,28 @@ class Simulation:
                 for name, site in self.sites.all.items()
             }
         )
-        self.world = World(database, settings)
-        self.world.core._rng.seed(rng.random())
         plant(bug)
         self.workers: dict[WorkerRef, Worker] = {}
-        self.root = Root(
-            self.world,
-            self.timeline,
-            random.Random(rng.random()),
-            started_at=START,
-            watch=self.watch,
-            gossip=self._gossip,
-            session=self._session,
-        )
-        self.jobs: list[JobId] = []
-        self.tasks: list[TaskId] = []
-        self.paused: set[tuple[str, str]] = set()
+        #: How far the wall clock of the ledger's machine is off.
+        self.wall_off_s = 0.0
+        self.roots: list[Root] = []
+        together = Together()
+        for number in range(plan.roots):
+            world = World(database, settings, engines=_engines(str(database), number))
+            world.core._rng.seed(rng.random())
+            root = Root(
+                world,
+                self.timeline,
+                random.Random(rng.random()),
+                wall=lambda: START + self.timeline.now + self.wall_off_s,
+                watch=self.watch,
+                gossip=self._gossip,
+                session=self._session,
+                together=together,
+                assigns=plan.assigns,
+            )
+            self.roots.append(root)
+        self.people = People(self, most_tasks=plan.tasks)
         for number in range(plan.workers):
             self._add_worker(number)
 
@@ -137,6 +147,14 @@ class Simulation:
         rng = self.rng
         slots = rng.choice((1, 2, 8))
         ref = WorkerRef(f"0x{number:040x}", f"instance-{number}")
+        labels = [*(["big"] if rng.random() < 0.5 or number == 0 else ())]
+        labels += [f"profile:{profile}" for profile in PROFILES if rng.random() < 0.5]
+        versions = {"noop": "1", "scrape": rng.choice(("1", "1", "2"))}
+        self.watch.versions[ref] = versions
+        lies = number > 0 and rng.random() < 0.2
+        # All liars are of one network: two that agree from two networks are believed of a site, for an hour each time.
+        address = f"198.51.100.{number}" if lies else f"192.0.{rng.randrange(3)}.{number + 1}"
+        self.watch.networks[ref] = prefix_of(address) or ""
         worker = Worker(
             name=f"worker-{number}",
             ref=ref,
@@ -145,16 +163,12 @@ class Simulation:
             network=self.network,
             sites=self.sites,
             watch=self.watch,
-            root=self.root,
+            roots=self.roots,
             rng=random.Random(rng.random()),
             counts=self.counts,
-            hello=Hello(
-                version="0.1.0",
-                kinds={"noop": "1", "scrape": "1"},
-                slots=slots,
-                labels=("big",) if rng.random() < 0.5 or number == 0 else (),
-            ),
-            lies=number > 0 and rng.random() < 0.2,
+            address=address,
+            hello=Hello(version="0.1.0", kinds=versions, slots=slots, labels=tuple(labels)),
+            lies=lies,
             hears=rng.random() < 0.8,
             pace=rng.choice((1.0, 1.0, 0.99, 1.01)),
             work_s=rng.choice((0.01, 1.0, 10.0)),
@@ -162,9 +176,9 @@ class Simulation:
         self.workers[ref] = worker
         self.timeline.after(rng.uniform(0, 5), worker.start)
 
-    def _session(self, ref: WorkerRef) -> object | None:
+    def _session(self, root: Root, ref: WorkerRef) -> object | None:
         session = self.workers[ref].session
-        return session if session is not None and session.life == self.root.life else None
+        return session if session is not None and session.root is root and session.is_up else None
 
     def _gossip(self, announcement: Announcement) -> None:
         for worker in self.workers.values():
@@ -183,26 +197,28 @@ class Simulation:
             try:
                 self._run()
             finally:
-                if self.root.is_up:
-                    self.world.close()
-        self.counts.update(self.root.counts)
+                for root in self.roots:
+                    if root.is_up:
+                        root.world.close()
+        for root in self.roots:
+            self.counts.update(root.counts)
         self.counts.update({f"task {move}": number for move, number in self.watch.moves.items()})
 
     def _run(self) -> None:
         for name, site in self.sites.all.items():
             if site.crawl_delay_s is not None:
                 delay_s = site.crawl_delay_s
-                self.root.do(SetHostPace(host=name, rate_per_s=1 / delay_s, burst=1.0, one_at_a_time=True))
-        self._submit(self.rng.randint(1, self.plan.tasks))
+                self.roots[0].do(SetHostPace(host=name, rate_per_s=1 / delay_s, burst=1.0, one_at_a_time=True))
+        self.people.submit(self.rng.randint(1, self.plan.tasks))
         self._plan_next()
         self.timeline.run_until(self.plan.chaos_s)
         self._heal()
         ends_at = self.timeline.now + HEALING_S
-        self.timeline.run_until(ends_at, unless=lambda: not self.watch.unfinished)
+        self.timeline.run_until(ends_at, unless=lambda: self.watch.is_done)
         if left := self.watch.unfinished:
             raise Broken(f"{len(left)} tasks never ended; the first, {left[0]}, is {self.watch.tasks[left[0]].status}")
         self.timeline.run_until(self.timeline.now + 30.0)  # what is still under way arrives
-        check_books(self.world, self.watch)
+        check_books(self.roots[0].world, self.watch)
 
     def _plan_next(self) -> None:
         self.timeline.after(self.rng.expovariate(1.0), self._act)
@@ -210,10 +226,13 @@ class Simulation:
     def _act(self) -> None:
         if self.timeline.now > self.plan.chaos_s:
             return
-        names, weights = zip(*_ACTS, strict=True)
+        names, weights = zip(*PEOPLE, *_CHAOS, strict=True)
         name = self.rng.choices(names, weights)[0]
         self.say(name)
-        getattr(self, f"_{name}")()
+        if name in dict(PEOPLE):
+            getattr(self.people, name)()
+        else:
+            getattr(self, f"_{name}")()
         self._plan_next()
 
     def say(self, line: str) -> None:
@@ -225,126 +244,74 @@ class Simulation:
         self.say("healing")
         self.network.heal()
         self.sites.heal()
-        self.root.fates.clear()
-        if not self.root.is_up:
-            self.root.start()
-        for scope, name in sorted(self.paused):
-            self._resume(scope, name)
+        for root in self.roots:
+            root.fates.clear()
+            if not root.is_up:
+                root.start()
+        self.people.relent()
         for worker in self.workers.values():
             if not worker.is_up:
                 worker.start()
 
-    # ── what people do ────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _id(self) -> str:
-        """A UUIDv7 of this life's own chance and time."""
-        stamp = int((START + self.timeline.now) * 1000)
-        bits = (stamp << 80) | (0x7 << 76) | (self.rng.getrandbits(12) << 64) | (0b10 << 62) | self.rng.getrandbits(62)
-        return str(uuid.UUID(int=bits))
-
-    def _new_task(self) -> PreparedTask:
-        rng, task = self.rng, self._id()
-        host = rng.choice(list(self.sites.all))
-        kind = rng.choice(("noop", "scrape", "scrape"))
-        key = f"key-{rng.randrange(20)}" if rng.random() < 0.1 else task
-        return new_task(
-            id=task,
-            kind=kind,
-            host=host,
-            urls=tuple(f"https://{host}/{task}/{page}" for page in range(rng.choice((1, 1, 3)))),
-            priority=rng.randrange(10),
-            tier=rng.choice(("interactive", "bulk")),
-            requires=Requires(labels=("big",)) if rng.random() < 0.1 else Requires(),
-            max_run_s=rng.choice((30.0, 300.0)),
-            not_before_s=rng.choice((0.0, 0.0, 0.0, 20.0)),
-            expires_in_s=rng.choice((300.0, 86_400.0, 86_400.0)),
-            dedupe_key=key,
-        )
-
-    def _submit(self, number: int | None = None) -> None:
-        if len(self.tasks) >= self.plan.tasks:
-            return
-        number = min(number or self.rng.randint(1, 10), self.plan.tasks - len(self.tasks))
-        named = bool(self.jobs) and self.rng.random() < 0.3
-        job = self.rng.choice(self.jobs) if named else self._id()
-        tasks = tuple(self._new_task() for _ in range(number))
-        for answer in self._do(Submit(owner="owner", job=job, job_named=named, name=None, tasks=tasks)):
-            self.tasks += [task for task, created in answer.tasks if created]
-            if job not in self.jobs:
-                self.jobs.append(job)
-
-    def _do(self, *ops: Op) -> list[Any]:
-        """What people ask: the answers, none where the root is down, stands still, fails, or dies of it."""
-        answers: list[Any] = []
-
-        def do() -> None:
-            answers.extend(answer for answer in self.root.do(*ops) if not isinstance(answer, Exception))
-
-        if self.root.is_up and not self.root.stands_still:
-            self.root.in_life(do)()
-        return answers
-
-    def _cancel(self) -> None:
-        if self.tasks:
-            self._do(Cancel(owner="owner", who="owner", tasks=(self.rng.choice(self.tasks),)))
-
-    def _replay(self) -> None:
-        failed = [task for task, seen in self.watch.tasks.items() if seen.status is Status.FAILED]
-        if failed:
-            self._do(Replay(owner="owner", who="owner", tasks=(self.rng.choice(failed),)))
-
-    def _pause(self) -> None:
-        host = self.rng.choice(list(self.sites.all))
-        scope, name = self.rng.choice([("swarm", ""), ("host", host), *(("job", job) for job in self.jobs[:1])])
-        if (scope, name) in self.paused:
-            return
-        self.paused.add((scope, name))  # where the answer is lost it may be, so that it has to be resumed
-        if self._do(Pause(scope=Scope(scope), name=name, who=OPERATOR, why="a test")):
-            self.watch.paused.add((scope, name))
-        self.timeline.after(self.rng.uniform(1, 30), lambda: self._resume(scope, name))
-
-    def _resume(self, scope: str, name: str) -> None:
-        """End a pause; again until the root says that it did."""
-        if (scope, name) not in self.paused:
-            return
-        self.watch.paused.discard((scope, name))
-        if self._do(Resume(scope=Scope(scope), name=name, who=OPERATOR)):
-            self.paused.discard((scope, name))
-        else:
-            self.timeline.after(1.0, lambda: self._resume(scope, name))
-
-    def _quarantine(self) -> None:
-        worker, host = self.rng.choice(list(self.workers)), self.rng.choice(list(self.sites.all))
-        for_s = self.rng.uniform(5, 60)
-        if self.root.is_up and self._do(Quarantine(worker=worker, host=host, for_s=for_s, who=OPERATOR, why="a test")):
-            self.watch.quarantined[worker, host] = self.root.now + for_s
-
     # ── what befalls them ─────────────────────────────────────────────────────────────────────────────────────────
 
+    def _root(self) -> Root:
+        return self.rng.choice(self.roots)
+
     def _kill_root(self) -> None:
-        if not self.root.is_up:
+        root = self._root()
+        if not root.is_up:
             return
         if self.rng.random() < 0.3:
-            self.root.kill()
+            root.kill()
         else:
-            self.root.fates.append(self.rng.choice(("kill before", "kill after")))
-        self.timeline.after(self.rng.uniform(0.5, 20), self._start_root)
-
-    def _start_root(self) -> None:
-        if not self.root.is_up:
-            self.root.start()
+            root.fates.append(self.rng.choice(("kill before", "kill after")))
+        self.timeline.after(self.rng.uniform(0.5, 20), lambda: None if root.is_up else root.start())
 
     def _fail_commit(self) -> None:
-        self.root.fates += [self.rng.choice(("fail before", "fail after"))] * self.rng.choice((1, 1, 5))
+        self._root().fates.extend([self.rng.choice(("fail before", "fail after"))] * self.rng.choice((1, 1, 5)))
 
     def _stall_root(self) -> None:
-        self.root.stall(self.rng.choice((1.0, 6.0, 40.0)))
+        self._root().stall(self.rng.choice((1.0, 6.0, 40.0)))
+
+    def _set_clock(self) -> None:
+        """Set the wall clock; who starts after that begins at it."""
+        self.wall_off_s += self.rng.choice((*NUDGED_S, *SET_S))
+
+    def _up(self) -> Worker | None:
+        worker = self.rng.choice(list(self.workers.values()))
+        return worker if worker.is_up else None
 
     def _kill_worker(self) -> None:
-        worker = self.rng.choice(list(self.workers.values()))
-        if worker.is_up:
+        worker = self._up()
+        if worker is not None:
             worker.kill()
-            self.timeline.after(self.rng.uniform(0.5, 60), lambda: None if worker.is_up else worker.start())
+            self._come_back(worker, 0.0)
+
+    def _come_back(self, worker: Worker, after_s: float) -> None:
+        wait_s = after_s + self.rng.uniform(0.5, 60)
+        self.timeline.after(wait_s, lambda: None if worker.is_up else worker.start())
+
+    def _worker_leaves(self) -> None:
+        worker = self._up()
+        if worker is not None:
+            worker.leave()
+            self._come_back(worker, 12.0)
+
+    def _worker_holds(self) -> None:
+        worker = self._up()
+        if worker is not None:
+            worker.hold(self.rng.uniform(1, 60))
+
+    def _worker_gives_back(self) -> None:
+        worker = self._up()
+        if worker is not None:
+            worker.give_back()
+
+    def _worker_sleeps(self) -> None:
+        worker = self._up()
+        if worker is not None:
+            worker.stall(self.rng.choice((1.0, 20.0, 120.0)))
 
     def _cut_off(self) -> None:
         name = self.rng.choice([worker.name for worker in self.workers.values()])
@@ -355,17 +322,17 @@ class Simulation:
         self.sites.trouble()
 
 
-#: What happens in chaos, and how often beside the others.
-_ACTS: Final = (
-    ("submit", 30),
-    ("cancel", 6),
-    ("replay", 6),
-    ("pause", 3),
-    ("quarantine", 3),
+#: What happens beside what people do, and how often.
+_CHAOS: Final = (
     ("kill_root", 4),
     ("fail_commit", 6),
     ("stall_root", 2),
+    ("set_clock", 2),
     ("kill_worker", 10),
+    ("worker_leaves", 2),
+    ("worker_holds", 2),
+    ("worker_gives_back", 3),
+    ("worker_sleeps", 3),
     ("cut_off", 8),
     ("site_trouble", 10),
 )

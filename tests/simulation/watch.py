@@ -11,9 +11,10 @@ from typing import Final
 
 import attrs
 
-from rendezvous.ledger.ops import LedgerEvent, WorkerRef
-from swarm.model import TERMINAL, Actor, Move, Status, TaskId
-from swarm.wire import TurnAnswer
+from rendezvous.ledger.ops import LedgerEvent, Submit, SubmitResult, WorkerRef
+from rendezvous.policy.contexts import SESSION_KEPT_S
+from swarm.model import TERMINAL, Actor, Cid, Move, Status, TaskId
+from swarm.wire import Requires, Turn, TurnAnswer
 from tests.rendezvous.ledger_world import World, check_consistency
 
 __all__ = ["Broken", "Pace", "Watch", "check_books"]
@@ -55,9 +56,23 @@ class Pace:
         self.held[task] = fence
         if self.rate_per_s <= 0:
             return None
-        self.tokens = min(self.burst, self.tokens + (at - self.at) * self.rate_per_s) - 1
-        self.at = at
+        self._refill(at)
+        self.tokens -= 1
         return f"{task} was granted with {self.tokens + 1:.3f} tokens left" if self.tokens < -ROUNDING else None
+
+    def _refill(self, at: float) -> None:
+        if at > self.at:
+            self.tokens = min(self.burst, self.tokens + (at - self.at) * self.rate_per_s)
+            self.at = at
+
+    def loosen(self, *, rate_per_s: float, burst: float) -> None:
+        """From now on another pace may hold, or this one."""
+        self.rate_per_s, self.burst = max(self.rate_per_s, rate_per_s), max(self.burst, burst)
+
+    def repace(self, *, rate_per_s: float, burst: float, at: float) -> None:
+        """From now on another pace holds."""
+        self._refill(at)
+        self.rate_per_s, self.burst, self.tokens = rate_per_s, burst, min(self.tokens, burst)
 
     def end(self, task: TaskId, at: float) -> None:
         """A grant is over."""
@@ -71,6 +86,7 @@ class _Seen:
     fence: int = 0
     worker: WorkerRef | None = None
     completions: int = 0
+    requires: Requires = attrs.field(factory=Requires)
     #: Fences that were taken back by an operator: their holder hears of it only at its next turn.
     by_hand: set[int] = attrs.field(factory=set)
 
@@ -88,14 +104,30 @@ class Watch:
         self.moves: Final[Counter[str]] = Counter()
         self.last_event = 0
         self._last_fence = 0
+        #: The results that were said for each lease.
+        self._said: Final[dict[tuple[TaskId, int], set[Cid]]] = {}
+        self._unfinished: Final[dict[TaskId, None]] = {}
         #: Pauses and quarantines that hold: of swarm, host and job; of a worker on a host, until when.
         self.paused: Final[set[tuple[str, str]]] = set()
         self.quarantined: Final[dict[tuple[WorkerRef, str], float]] = {}
+        #: Pinned versions by name; hosts where workers of one network are kept apart; what workers are.
+        self.pinned: Final[dict[str, str]] = {}
+        self.apart: Final[set[str]] = set()
+        self.versions: Final[dict[WorkerRef, dict[str, str]]] = {}
+        self.networks: Final[dict[WorkerRef, str]] = {}
+        #: Who had the last task of each profile and session, and when.
+        self._profiles: Final[dict[str, WorkerRef]] = {}
+        self._sessions: Final[dict[str, tuple[WorkerRef, float]]] = {}
 
     @property
     def unfinished(self) -> list[TaskId]:
         """The tasks that haven't ended."""
-        return [task for task, seen in self.tasks.items() if seen.status not in TERMINAL]
+        return list(self._unfinished)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all tasks have ended."""
+        return not self._unfinished
 
     def take(self, events: list[LedgerEvent]) -> None:
         """Check what was committed."""
@@ -109,7 +141,7 @@ class Watch:
     def _take(self, event: LedgerEvent) -> None:
         seen = self.tasks.get(event.task)
         if seen is None:
-            seen = self.tasks[event.task] = _Seen(status=event.to)
+            seen = self.tasks[event.task] = _Seen(status=event.to, requires=event.requires)
         elif event.source is not seen.status:
             raise Broken(f"{event.task} went {event.source} → {event.to}, and was {seen.status}")
         if event.source is Status.ACTIVE and event.to is not Status.ACTIVE:
@@ -119,6 +151,10 @@ class Watch:
         if event.move is Move.GRANT:
             self._granted(event, seen)
         seen.status = event.to
+        if event.to in TERMINAL:
+            self._unfinished.pop(event.task, None)
+        else:
+            self._unfinished[event.task] = None
         if event.move is Move.COMPLETE:
             seen.completions += 1
             if seen.completions > 1:
@@ -133,6 +169,8 @@ class Watch:
             raise Broken(f"fence {event.fence} of {event.task} comes after {self._last_fence}")
         self._last_fence = event.fence
         seen.fence, seen.worker = event.fence, event.worker
+        self._check_contexts(event, seen)
+        self._check_worker(event)
         fault = self.paces[event.host].grant(event.task, event.fence, event.at)
         if fault is not None:
             raise Broken(f"{event.host}: {fault}")
@@ -142,13 +180,53 @@ class Watch:
         if self.quarantined.get((event.worker, event.host), 0.0) > event.at:
             raise Broken(f"{event.task} was granted to {event.worker}, which is in quarantine on {event.host}")
 
-    def check_outcomes(self, worker: WorkerRef, answer: TurnAnswer) -> None:
-        """A worker is answered; a completion that was taken is of the task's last lease, and that was the worker's."""
+    def _check_contexts(self, event: LedgerEvent, seen: _Seen) -> None:
+        """A profile never leaves its worker; a session does so when it wasn't used for a while."""
+        assert event.worker is not None
+        profile, session = seen.requires.profile, seen.requires.session
+        if profile is not None and self._profiles.setdefault(profile, event.worker) != event.worker:
+            raise Broken(f"{profile} went from {self._profiles[profile]} to {event.worker}")
+        if session is not None:
+            before, at = self._sessions.get(session, (event.worker, event.at))
+            if before != event.worker and event.at < at + SESSION_KEPT_S - ROUNDING:
+                raise Broken(f"{session} went from {before} to {event.worker} after {event.at - at:.0f} s")
+            self._sessions[session] = (event.worker, event.at)
+
+    def _check_worker(self, event: LedgerEvent) -> None:
+        """The versions that the operator pinned, and the networks that are kept apart."""
+        assert event.worker is not None
+        pinned = self.pinned.get(event.kind)
+        if pinned is not None and self.versions[event.worker].get(event.kind) != pinned:
+            raise Broken(f"{event.task} was granted to {event.worker}, which doesn't run {event.kind} {pinned}")
+        if event.host not in self.apart:
+            return
+        network = self.networks.get(event.worker)
+        for other in self.paces[event.host].held:
+            holder = self.tasks[other].worker
+            if holder != event.worker and holder is not None and self.networks.get(holder) == network:
+                raise Broken(f"{event.task} was granted to {event.worker} while {holder} of its network holds {other}")
+
+    def check_submission(self, submission: Submit, answer: SubmitResult) -> None:
+        """A submission is answered: what it says that there is, is there, in its job or under its key."""
+        missing = [task for task, _ in answer.tasks if task not in self.tasks]
+        if missing or len(answer.tasks) != len(submission.tasks):
+            raise Broken(f"of {len(submission.tasks)} submitted tasks {len(missing)} aren't there: {missing}")
+
+    def check_outcomes(self, worker: WorkerRef, turn: Turn, answer: TurnAnswer) -> None:
+        """A worker is answered; a completion that was taken is of the task's last lease, and that was the worker's.
+
+        The very result that was taken may be said again by an older lease: a kept result is used for a new one.
+        """
+        for done in turn.done:
+            self._said.setdefault((done.task, done.fence), set()).add(done.cid)
         for outcome in answer.outcomes:
             seen = self.tasks.get(outcome.task)
             if outcome.status != Status.COMPLETED.value or seen is None:
                 continue
-            if (seen.worker, seen.fence) != (worker, outcome.fence):
+            if (seen.worker, seen.fence) == (worker, outcome.fence):
+                continue
+            taken = self._said.get((outcome.task, seen.fence), set())
+            if seen.worker != worker or not taken & self._said.get((outcome.task, outcome.fence), set()):
                 raise Broken(
                     f"{worker} completed {outcome.task} by lease {outcome.fence}; {seen.worker} has it by {seen.fence}"
                 )

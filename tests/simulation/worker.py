@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -40,6 +40,9 @@ __all__ = ["Worker"]
 #: As ``swarm.door_session`` and ``swarm.worker.talk`` have them.
 ANSWER_S: Final = 15.0
 UNANSWERED_WAIT_S: Final = 0.5
+#: As ``swarm.worker.leave`` has them.
+GRACE_S: Final = 8.0
+LAST_WORD_S: Final = 3.0
 #: Storing and uploading a result.
 UPLOAD_S: Final = 0.01
 #: What a liar says of a site: the most that can be said.
@@ -51,7 +54,13 @@ class _Session:
     """A connection to one life of the root; the pushes of the door over it."""
 
     worker: Worker
+    root: Root
     life: int
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the other end lives still."""
+        return self.root.is_up and self.root.life == self.life
 
     def nudge(self) -> None:
         self._push(self.worker.nudged)
@@ -66,14 +75,16 @@ class _Session:
         self._push(lambda: self.worker.paused(reason))
 
     def close(self, code: int, reason: str) -> None:
+        """The door turns the worker away: it leaves."""
         del code, reason
+        self._push(self.worker.turned_away)
 
     def _push(self, deliver: Callable[[], None]) -> None:
         worker, life = self.worker, self.worker.life
 
         def arrive() -> None:
             if worker.session is self and worker.is_up and worker.life == life:
-                deliver()
+                worker.once_awake(deliver)
 
         worker.network.carry(worker.name, arrive)
 
@@ -96,7 +107,7 @@ class Worker:
     network: Network
     sites: Sites
     watch: Watch
-    root: Root
+    roots: Sequence[Root]
     rng: random.Random
     counts: Counter[str]
     hello: Hello
@@ -106,6 +117,8 @@ class Worker:
     pace: float = 1.0
     #: How long a no-op takes, the mean, seconds.
     work_s: float = 1.0
+    #: The IP address that it calls from.
+    address: str = "192.0.2.1"
     is_up: bool = False
     life: int = 0
     session: _Session | None = None
@@ -120,7 +133,8 @@ class Worker:
     _exchanging: bool = attrs.field(init=False, default=False)
     _exchange: int = attrs.field(init=False, default=0)
     _looks: int = attrs.field(init=False, default=0)
-    _position: tuple[int, int] = attrs.field(init=False, default=(-1, -1))
+    _positions: dict[str, tuple[int, int]] = attrs.field(init=False)
+    _stalled_until: float = attrs.field(init=False, default=0.0)
 
     # ── its lives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,7 +150,8 @@ class Worker:
         self.turns = Turns(boot=f"{self.name}-{self.life}", hello=self.hello, instance=self.ref.instance, now=self.now)
         self._running, self._queue = {}, []
         self._exchanging = False
-        self._position = (-1, -1)
+        self._positions = {}
+        self._stalled_until = 0.0
         for entry in self.journal.values():
             self.turns.adopt(entry, self.now)
         self._look()
@@ -147,23 +162,67 @@ class Worker:
         self.session = None
         self.counts["workers killed"] += 1
 
+    def turned_away(self) -> None:
+        """The door refuses this worker for good: the program ends."""
+        self.is_up = False
+        self.session = None
+        self.counts["workers turned away"] += 1
+
+    def leave(self) -> None:
+        """The first request to stop: drain, then give back what is left, then go (``swarm.worker.leave``)."""
+        self.counts["workers left"] += 1
+        self._apply(self.turns.drain(self.now))
+        self._look()
+        self._later(GRACE_S, self._give_all_back)
+
+    def _give_all_back(self) -> None:
+        self._apply(self.turns.release_all(self.now))
+        self._look()
+        self._later(LAST_WORD_S, self.kill)
+
+    def hold(self, seconds: float) -> None:
+        """Ask for nothing for a while, as when its failures look like its own."""
+        self.turns.hold("a test", until=self.now + seconds)
+        self._look()
+
+    def give_back(self) -> None:
+        """Give some lease back, whatever is done of it."""
+        if self.turns.leases:
+            self._apply(self.turns.give_back(self.rng.choice(self.turns.leases).fence, self.now))
+            self._look()
+
+    def stall(self, seconds: float) -> None:
+        """Stand still, as a laptop that sleeps does; its clock goes on."""
+        self._stalled_until = max(self._stalled_until, self.timeline.now + seconds)
+
+    def once_awake(self, do: Callable[[], None]) -> None:
+        """Do something now, or when it doesn't stand still any more."""
+        if self.timeline.now >= self._stalled_until:
+            do()
+            return
+        life = self.life
+        self.timeline.at(self._stalled_until, lambda: self.once_awake(do) if self.lives(life) else None)
+
+    def lives(self, life: int) -> bool:
+        """Whether this life isn't over."""
+        return self.is_up and self.life == life
+
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         """Plan something of this life."""
         life = self.life
-
-        def done() -> None:
-            if self.life == life and self.is_up:
-                do()
-
-        self.timeline.after(seconds / self.pace, done)
+        self.timeline.after(seconds / self.pace, lambda: self.once_awake(do) if self.lives(life) else None)
 
     # ── what others tell it ───────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, announcement: Announcement) -> None:
         """Gossip; the reader of the peer passes messages in order only."""
+        if self.is_up:
+            self.once_awake(lambda: self._hear(announcement))
+
+    def _hear(self, announcement: Announcement) -> None:
         position = (announcement.epoch, announcement.seq)
-        if self.is_up and position > self._position:
-            self._position = position
+        if position > self._positions.get(announcement.root, (-1, -1)):
+            self._positions[announcement.root] = position
             self.turns.hear(announcement, self.now)
             self._look()
 
@@ -193,12 +252,8 @@ class Worker:
         """Say what there is to say, stop what isn't covered any more, and look again in time."""
         self._apply(self.turns.overdue(self.now))
         if not self._exchanging:
-            if self.session is None or self.session.life != self.root.life:
-                if self.root.is_up:
-                    self.session = _Session(self, self.root.life)
-                    self.turns.reconnected()
-                else:
-                    self.session = None
+            if self.session is None or not self.session.is_up:
+                self._connect()
             turn = self.turns.take_turn(self.now) if self.session is not None else None
             if turn is not None:
                 self._say(turn)
@@ -207,6 +262,15 @@ class Worker:
             wait_s = min(wait_s, self.turns.wait_s(self.now) if self.session is not None else UNANSWERED_WAIT_S)
         self._later(min(max(wait_s, 0.001), 10.0), self._look_once())
 
+    def _connect(self) -> None:
+        """Go to any door that is open."""
+        doors = [root for root in self.roots if root.is_up]
+        self.session = None
+        if doors:
+            root = self.rng.choice(doors)
+            self.session = _Session(self, root, root.life)
+            self.turns.reconnected()
+
     def _look_once(self) -> Callable[[], None]:
         """Only the last planned look happens."""
         self._looks += 1
@@ -214,16 +278,18 @@ class Worker:
         return lambda: self._look() if self._looks == mine else None
 
     def _say(self, turn: Turn) -> None:
+        assert self.session is not None
         self._exchanging = True
         self._exchange += 1
         life, exchange = self.life, self._exchange
 
         def answer(said: TurnAnswer | TurnRefused) -> None:
-            self.network.carry(self.name, lambda: self._answered(life, exchange, said))
+            self.network.carry(self.name, lambda: self.once_awake(lambda: self._answered(life, exchange, said)))
 
         said = decode(encode(self._forged(turn) if self.lies else turn), Turn)  # what can't travel is found here
-        asked = Asked(worker=self.ref, payout=self.ref.address, turn=said, answer=answer)
-        self.network.carry(self.name, lambda: self.root.arrive(asked))
+        asked = Asked(worker=self.ref, payout=self.ref.address, address=self.address, turn=said, answer=answer)
+        root = self.session.root
+        self.network.carry(self.name, lambda: root.arrive(asked))
         self._later(ANSWER_S, lambda: self._unanswered(exchange))
 
     def _forged(self, turn: Turn) -> Turn:
@@ -302,6 +368,7 @@ class Worker:
 
     def _run(self, grant: Grant, place: int) -> None:
         """Ask for the task's URLs, one after another."""
+        self._apply(self.turns.overdue(self.now))  # as before each request (``swarm.worker.tools``)
         if grant.fence not in self._running:
             return
         urls = grant.task.urls
