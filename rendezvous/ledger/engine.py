@@ -21,7 +21,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from rendezvous.ledger.faults import StatementFailed, is_lost, name_of, unavailable
+from rendezvous.ledger.faults import StatementFailed, is_everybodys, name_of, unavailable
 from rendezvous.ledger.postgres import PostgresTurns, is_postgres, open_postgres
 from swarm.errors import ConfigurationError, SwarmError
 
@@ -286,8 +286,7 @@ class WriterConnection:
         return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
 
     def _translated(self, fault: Exception) -> SwarmError:
-        everybodys = (SQLAlchemyError, self._driver.OperationalError, self._driver.InterfaceError)
-        if isinstance(fault, everybodys) or is_lost(fault):
+        if is_everybodys(fault, self._driver):
             return unavailable(self._engine, fault)
         return StatementFailed(f"{type(fault).__name__}: {fault}")
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import LedgerUnavailable, SwarmError
 
-__all__ = ["StatementFailed", "is_lost", "name_of", "said", "unavailable"]
+__all__ = ["StatementFailed", "is_everybodys", "name_of", "said", "unavailable"]
 
-#: The class of SQLSTATEs of transactions that the server ended, or won't let write.
-_INVALID_TRANSACTION: Final = "25"
+#: The classes of SQLSTATEs that a statement's values can bring about: data, constraints, limits. Whatever else a server
+#: says (no such table, no permission, read-only, out of space, ended) is nobody's operation's fault.
+_OF_VALUES: Final = frozenset({"22", "23", "54"})
 
 
 class StatementFailed(SwarmError):
@@ -30,9 +32,19 @@ def said(fault: Exception) -> str:
     return "; ".join(line.strip() for line in words.splitlines() if line.strip()) or type(fault).__name__
 
 
-def is_lost(fault: Exception) -> bool:
-    """Whether a fault is the transaction's or the server's, not a value's: ended by a time-out, or a standby's."""
-    return (getattr(fault, "sqlstate", None) or "").startswith(_INVALID_TRANSACTION)
+def is_everybodys(fault: Exception, driver: Any) -> bool:
+    """Whether a fault is the database's, not a value's.
+
+    Args:
+        fault: of SQLAlchemy or of the driver.
+        driver: its module.
+    """
+    state = getattr(fault, "sqlstate", None)
+    if state:
+        return state[:2] not in _OF_VALUES
+    if isinstance(fault, (SQLAlchemyError, driver.OperationalError, driver.InterfaceError)):
+        return True
+    return type(fault) is driver.DatabaseError  # SQLite says so of a file that is damaged, or none of its own
 
 
 def unavailable(engine: Engine, fault: Exception) -> LedgerUnavailable:

@@ -102,6 +102,8 @@ TICK_S: Final = 1.0
 LEAST_PAUSE_S: Final = 0.02
 #: With more than this between two sweeps, workers may have been unable to renew: leases are re-armed first, seconds.
 STALL_S: Final = 5.0
+#: A database that doesn't answer a group for so long is away: whoever calls is told so, seconds.
+SILENT_S: Final = 10.0
 #: How often finished tasks are looked through for the archive, seconds.
 ARCHIVE_EVERY_S: Final = 3600.0
 
@@ -171,6 +173,8 @@ class Ledger:
         #: Set when a task began to wait: it may be due before the sweep that is planned.
         self._delayed: Final = asyncio.Event()
         self._swept_at: float | None = None
+        #: Since when the writer waits for the database, monotonic seconds; None while it doesn't.
+        self._waits_since: float | None = None
         self._closed = False
 
     def now(self) -> float:
@@ -221,7 +225,8 @@ class Ledger:
         A caller that is cancelled while it waits doesn't undo the operation.
 
         Raises:
-            LedgerUnavailable: the database can't be reached or written; nothing was done.
+            LedgerUnavailable: the database can't be reached or written, or has been silent for ``SILENT_S``; nothing
+                was done, or where the connection was lost while it was committed, nobody knows.
             ClosedError: the ledger was closed.
         """
         if isinstance(op, Cancel | Replay) and op.job is not None:
@@ -231,9 +236,16 @@ class Ledger:
     async def _put(self, op: Op) -> Any:
         if self._closed:
             raise ClosedError("the ledger is closed")
+        self._check_silence()
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.put((op, answer))
         return await answer
+
+    def _check_silence(self) -> None:
+        """Raise ``LedgerUnavailable`` where the database has been silent for long."""
+        since = self._waits_since
+        if since is not None and time.monotonic() - since > SILENT_S:
+            raise LedgerUnavailable(self.reader.where, f"no answer for {time.monotonic() - since:.0f} s")
 
     async def _in_batches(self, op: Cancel | Replay) -> tuple[Ended, ...]:
         """Do a whole job batch by batch, so that workers' turns come in between."""
@@ -254,6 +266,7 @@ class Ledger:
         """
         if self._closed:
             raise ClosedError("the ledger is closed")
+        self._check_silence()
         return await self._loop.run_in_executor(self._readers, query, self.reader)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -277,6 +290,7 @@ class Ledger:
         while not closing:
             item = self._waiting.get()
             if item is not None:
+                self._waits_since = time.monotonic()
                 self._core.take_turn()
             batch: list[tuple[Op, asyncio.Future[Any]]] = []
             tasks = 0
@@ -292,6 +306,7 @@ class Ledger:
             closing = item is None
             if batch:
                 group = self._apply([op for op, _ in batch])
+                self._waits_since = None
                 answering = partial(self._deliver, answered=[future for _, future in batch], answers=group.answers)
                 self._telling.committed(group.events, answering)
 
@@ -361,17 +376,20 @@ class Ledger:
         while True:
             due_s = TICK_S
             try:
-                if self.neighbours.holds(Office.REAPER):
-                    due_s = await self.call(Sweep())
-                else:
-                    self._swept_at = None  # the next sweep here comes after a gap that nobody renewed in, maybe
-                    await self.call(Probe())
+                async with asyncio.timeout(SILENT_S):
+                    if self.neighbours.holds(Office.REAPER):
+                        due_s = await self.call(Sweep())
+                    else:
+                        self._swept_at = None  # the next sweep here comes after a gap that nobody renewed in, maybe
+                        await self.call(Probe())
                 if not available:
                     log.info("ledger_available")
                 available = True
-            except LedgerUnavailable as fault:
+            except (LedgerUnavailable, TimeoutError) as fault:
                 if available:
-                    log.error("ledger_unavailable", address=fault.address, reason=fault.reason)
+                    silent = f"no answer for {SILENT_S:g} s"
+                    reason = fault.reason if isinstance(fault, LedgerUnavailable) else silent
+                    log.error("ledger_unavailable", address=self.reader.where, reason=reason)
                 available = False
             except Exception:
                 # The supervision boundary of the ticker: without sweeps leases would never run out.

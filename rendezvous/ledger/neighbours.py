@@ -2,8 +2,9 @@
 
 One thread, one connection of its own: it listens for the others' commits, says every ``BEAT_S`` that this root is
 there, and asks for the offices. An office (reaping leases, paying) is an advisory lock of that session: it is free the
-moment the session ends, however its root ended, and another root that asks every ``BEAT_S`` has it then. A root that
-loses its session holds no office from that moment on; what it had begun is stopped by the guards of the ledger.
+moment the session ends, however its root ended, and another root that asks every ``BEAT_S`` has it then. A session that
+is silent is ended by the others (a frozen root, a connection that broke on the way). A root that loses its session
+holds no office from that moment on; what it had begun is stopped by the guards of the ledger.
 
 With SQLite there are no neighbours: ``Alone``.
 """
@@ -24,8 +25,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from rendezvous.ledger.faults import name_of, said
-from rendezvous.ledger.postgres import CHANNEL, lock_key
-from rendezvous.ledger.roots import BEAT_S, RootCard, beat, live_roots, register, unregister
+from rendezvous.ledger.postgres import CHANNEL, end_silent_sessions, lock_key
+from rendezvous.ledger.roots import BEAT_S, SILENT_S, RootCard, beat, live_roots, register, unregister
 
 __all__ = ["Alone", "Office", "RootsTogether"]
 
@@ -159,10 +160,12 @@ class RootsTogether:
         driver: Any = connection.connection.driver_connection
         connection.exec_driver_sql(f"LISTEN {CHANNEL}")
         while not self._stopping:
+            if self._card is not None:
+                beat(connection, self._card)  # first: a database that can't be written has no offices
+            if ended := end_silent_sessions(connection, Office, silent_s=SILENT_S):
+                log.warning("silent_sessions_ended", sessions=ended)
             self._offices = frozenset(office for office in Office if self._ask_for(connection, office))
             self._asked.set()
-            if self._card is not None:
-                beat(connection, self._card)
             self._roots = live_roots(connection)
             if self._away:
                 self._away = False

@@ -6,13 +6,16 @@ every kept number and every host's bucket holds across roots by the same code th
 numbers rise in the order of commits (a reader that goes by event numbers misses none), and nobody ever meets a
 deadlock. The row ``last_writer`` says who wrote last: who finds itself there may believe what it remembers.
 
-Sessions are ended by the server where a root stops in the middle of a transaction, so that a frozen root holds up the
-others for ``IDLE_IN_TRANSACTION_S`` and no longer.
+A root that stops in the middle of a transaction, or whose connection is lost without the server's knowing, holds up the
+others for ``IDLE_IN_TRANSACTION_S`` and a beat: the server ends such a session, and where it doesn't another root does
+(``end_silent_sessions``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -28,6 +31,7 @@ __all__ = [
     "WRITING",
     "PostgresTurns",
     "database_time",
+    "end_silent_sessions",
     "is_postgres",
     "lock_key",
     "open_postgres",
@@ -63,6 +67,13 @@ _SESSION: Final = (
     f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'",
     # an answer means durable: the one setting that would make it mean less is put right
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+)
+#: The server notices a root whose machine is gone as fast as we notice the server's; not every system can do so.
+_SERVERS_SILENCE: Final = (
+    f"SET tcp_keepalives_idle = {SILENCE_S // 2}",
+    "SET tcp_keepalives_interval = 1",
+    f"SET tcp_keepalives_count = {SILENCE_S // 2}",
+    f"SET tcp_user_timeout = '{SILENCE_S}s'",
 )
 
 
@@ -110,6 +121,9 @@ def open_postgres(url: sa.URL, *, reading: bool) -> Engine:
         was, connection.autocommit = connection.autocommit, True
         for statement in _SESSION:
             connection.execute(statement)
+        for statement in _SERVERS_SILENCE:
+            with contextlib.suppress(engine.dialect.loaded_dbapi.Error):
+                connection.execute(statement)
         if reading:
             connection.execute("SET default_transaction_read_only = on")
         connection.autocommit = was
@@ -121,6 +135,41 @@ def wait_for_turn(connection: sa.Connection) -> None:
     """Keep the ledger's writers out until this transaction ends; on SQLite its BEGIN has done so."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({lock_key(WRITING)})")
+
+
+def end_silent_sessions(connection: sa.Connection, offices: Iterable[str], *, silent_s: float) -> int:
+    """End other roots' sessions that keep what all need and say nothing: the turn to write, or an office.
+
+    The server doesn't always: psycopg's pipelines end with a Flush, after which it doesn't count a session as idle; and
+    a proxy may keep a connection whose other end is gone.
+
+    Args:
+        connection: any to the ledger's database; what it can't end (another role's sessions) it leaves.
+        offices: the names of their locks.
+        silent_s: a holder of an office speaks more often than this, seconds.
+
+    Returns:
+        How many were ended.
+    """
+    holds_turn = f"said.state IN ('idle in transaction', 'idle in transaction (aborted)') AND {_lock(WRITING)}"
+    holds_office = f"said.state = 'idle' AND ({' OR '.join(map(_lock, offices))})"
+    ended = connection.exec_driver_sql(
+        "SELECT count(pg_terminate_backend(said.pid)) FROM pg_locks locks JOIN pg_stat_activity said USING (pid) "  # noqa: S608 -- names and numbers of ours
+        f"WHERE locks.locktype = 'advisory' AND locks.granted AND locks.classid = {LOCKS} AND locks.objsubid = 2 "
+        "AND said.datname = current_database() AND said.usename = current_user AND said.pid <> pg_backend_pid() "
+        f"AND (({holds_turn} AND {_silent_for(IDLE_IN_TRANSACTION_S)}) OR ({holds_office} AND {_silent_for(silent_s)}))"
+    ).scalar()
+    return int(ended or 0)
+
+
+def _lock(name: str) -> str:
+    """SQL: a row of ``pg_locks`` is of this lock of ours."""
+    return f"locks.objid = hashtext(current_schema() || '.{name}')::oid"
+
+
+def _silent_for(seconds: float) -> str:
+    """SQL: a row of ``pg_stat_activity`` is of a session that has done nothing for so long."""
+    return f"said.state_change < clock_timestamp() - interval '{seconds:g} seconds'"
 
 
 def database_time(engine: Engine) -> float:

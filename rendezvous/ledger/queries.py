@@ -26,7 +26,7 @@ from rendezvous.ledger import tables as t
 from rendezvous.ledger.audit_queries import Walked
 from rendezvous.ledger.channel_queries import VoucherPage
 from rendezvous.ledger.channels import ChannelRow
-from rendezvous.ledger.faults import unavailable
+from rendezvous.ledger.faults import name_of, unavailable
 from rendezvous.ledger.money_ops import Book, Intent, Sender
 from rendezvous.ledger.ops import (
     ActView,
@@ -98,6 +98,11 @@ class LedgerReader:
     def __init__(self, engine: Engine, *, settings: LedgerSettings | None = None) -> None:
         self._engine: Final = engine
         self._settings: Final = settings or LedgerSettings()
+
+    @property
+    def where(self) -> str:
+        """The database's name for people."""
+        return name_of(self._engine.url)
 
     def _rows(self, statement: sa.Executable, **values: Any) -> Sequence[Any]:
         try:
