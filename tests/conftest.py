@@ -7,11 +7,13 @@ that is marked itself keeps its mark. pytest-trio's own trio mode would mark *ev
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.postgres import Postgres, postgres_cluster
@@ -36,6 +38,20 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("SWARM_") and name not in ALLOWED_SETTINGS:
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _clean_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that a test runs in this process sets up logging for this test alone, and to what pytest captures."""
+    configure = structlog.configure
+    monkeypatch.setattr(structlog, "configure", lambda **how: configure(**{**how, "cache_logger_on_first_use": False}))
+    root = logging.getLogger()
+    level = root.level
+    yield
+    for handler in [one for one in root.handlers if one.get_name() == "swarm"]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
