@@ -34,9 +34,6 @@ POLL_S = 0.02
 LEAVE_S = 3.0
 TAIL_LINES = 60
 
-#: An installed program finds its modules compiled; without that a start takes five seconds instead of one.
-COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
-
 MAIN = {"swarm": "swarm.cli.swarm", "swarm-worker": "swarm.cli.worker", "swarm-root": "rendezvous.cli"}
 PROJECT = Path(__file__).parents[2]
 
@@ -108,7 +105,7 @@ class Running:
                 stdout=out,
                 stderr=err,
                 cwd=PROJECT,
-                env={**os.environ, **COMPILED, **(env or {}), "PYTHONPATH": _python_path(env), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **(env or {}), "PYTHONPATH": _python_path(env), "PYTHONUNBUFFERED": "1"},
             )
 
     @property
@@ -375,7 +372,7 @@ class Scene:
             timeout=PATIENCE_S,
             check=False,
             cwd=PROJECT,
-            env={**os.environ, **COMPILED, "SWARM_PROFILE": str(self.directory / "profile.json")},
+            env={**os.environ, "SWARM_PROFILE": str(self.directory / "profile.json")},
         )
         assert done.returncode == 0, f"swarm {' '.join(arguments)}: {done.returncode}: {done.stderr}"
         return done.stdout

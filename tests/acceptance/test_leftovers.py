@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.harness import COMPILED, PROJECT
+from tests.acceptance.harness import PROJECT
 from tests.patience import PATIENCE_S
 from tests.tied import directory_of_this_run, tied
 
@@ -73,7 +73,7 @@ def _has_ended(process: int) -> bool:
 def test_a_run_that_is_killed_leaves_no_service_behind(services: str, tmp_path: Path) -> None:
     program = PREAMBLE + "if True:" + RUNS[services]
     command = tied([sys.executable, "-c", program, tmp_path])
-    environment = {**os.environ, **COMPILED, "TMPDIR": str(tmp_path)} if services == "demo" else None
+    environment = {**os.environ, "TMPDIR": str(tmp_path)} if services == "demo" else None
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=PROJECT, env=environment) as run:
         assert run.stdout is not None
         pids = [int(pid) for pid in run.stdout.readline().split()]

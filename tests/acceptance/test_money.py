@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from rendezvous.chain.rpc import open_rpc
-from tests.acceptance.harness import COMPILED, PROJECT, Root, Scene, command, until
+from tests.acceptance.harness import PROJECT, Root, Scene, command, until
 from tests.chain.hardhat import Chain, Hardhat, fresh_chain, running_hardhat
 from tests.patience import PATIENCE_S
 
@@ -70,7 +70,6 @@ class Programs:
     def __init__(self, directory: Path, wallet: Wallet) -> None:
         self._environment = {
             **os.environ,
-            **COMPILED,
             "XDG_STATE_HOME": str(directory / "state"),
             "SWARM_ROOT_PASSPHRASE_FILE": str(wallet.passphrase_file),
         }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections import Counter
 from typing import Any
 
-from tests.acceptance.harness import COMPILED, PROJECT, Root, Scene, Worker, command, noop, until
+from tests.acceptance.harness import PROJECT, Root, Scene, Worker, command, noop, until
 from tests.patience import PATIENCE_S
 
 #: What the hosts of these tasks are called decides nothing: a noop asks no site.
@@ -23,7 +22,6 @@ def _root(root: Root, *arguments: str) -> str:
         timeout=PATIENCE_S,
         check=False,
         cwd=PROJECT,
-        env={**os.environ, **COMPILED},
     )
     assert done.returncode == 0, f"swarm-root {' '.join(arguments)}: {done.returncode}: {done.stderr}"
     return done.stdout
