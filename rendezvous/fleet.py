@@ -15,8 +15,8 @@ from typing import Final, Protocol, TypeVar
 import attrs
 import msgspec
 
+from rendezvous.ledger.memory import LIVE_S
 from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
-from rendezvous.ledger.unit import LIVE_S
 from rendezvous.policy.egress import prefix_of
 from swarm.model import Address, TaskId
 from swarm.wire import GrantPush, Hello, Requires, Stats, encode

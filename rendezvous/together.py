@@ -14,10 +14,10 @@ import structlog
 from rendezvous.door.resources import Door
 from rendezvous.door.site import Charter
 from rendezvous.ledger.ledger import Ledger
+from rendezvous.ledger.memory import LIVE_S
 from rendezvous.ledger.neighbours import Alone
 from rendezvous.ledger.ops import HearOf
 from rendezvous.ledger.roots import BEAT_S, RootCard
-from rendezvous.ledger.unit import LIVE_S
 from rendezvous.peer_thread import PeerThread
 from swarm.errors import SwarmError
 

@@ -21,9 +21,9 @@ from swarm.model import JobId, Refusal, RefusalCode, TaskId, Wei
 
 if TYPE_CHECKING:
     from rendezvous.ledger.allowance_statements import AllowanceStatements
-    from rendezvous.ledger.engine import WriterConnection
     from rendezvous.ledger.rows import TaskRow
     from rendezvous.ledger.unit import Unit
+    from rendezvous.ledger.writer import WriterConnection
 
 __all__ = ["Payer", "charge", "charge_again", "give_back", "open_budget", "payer_of", "refusal_to_pay", "set_allowance"]
 

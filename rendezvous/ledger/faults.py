@@ -10,11 +10,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import LedgerUnavailable, SwarmError
 
-__all__ = ["StatementFailed", "is_everybodys", "name_of", "said", "unavailable"]
+__all__ = ["StatementFailed", "is_everybodys", "is_guard", "name_of", "said", "unavailable"]
 
 #: The classes of SQLSTATEs that a statement's values can bring about: data, constraints, limits. Whatever else a server
 #: says (no such table, no permission, read-only, out of space, ended) is nobody's operation's fault.
 _OF_VALUES: Final = frozenset({"22", "23", "54"})
+#: What a guard in a statement ends it with: nothing else of ours divides.
+_DIVISION_BY_ZERO: Final = "22012"
 
 
 class StatementFailed(SwarmError):
@@ -45,6 +47,11 @@ def is_everybodys(fault: Exception, driver: Any) -> bool:
     if isinstance(fault, (SQLAlchemyError, driver.OperationalError, driver.InterfaceError)):
         return True
     return type(fault) is driver.DatabaseError  # SQLite says so of a file that is damaged, or none of its own
+
+
+def is_guard(fault: Exception) -> bool:
+    """Whether a fault is raised by our own guard in a statement that must touch every row (``batch_statements``)."""
+    return getattr(fault, "sqlstate", None) == _DIVISION_BY_ZERO
 
 
 def unavailable(engine: Engine, fault: Exception) -> LedgerUnavailable:

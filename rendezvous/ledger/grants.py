@@ -147,10 +147,9 @@ def _assign(unit: Unit, picks: Sequence[_Pick]) -> None:
     """Give the picked tasks: fence, lease, history."""
     if not picks:
         return
-    rows = unit.tasks_by_seq([pick.seq for pick in picks])
-    bodies = unit.bodies(pick.seq for pick in picks)
+    tasks = unit.tasks_with_bodies([pick.seq for pick in picks])
     fence = unit.next("fence", by=len(picks))
-    for pick, row in zip(picks, rows, strict=True):
+    for pick, (row, body) in zip(picks, tasks, strict=True):
         if row.expires_at <= unit.now:  # the clock hasn't come to it yet
             expire(unit, row)
             continue
@@ -161,7 +160,7 @@ def _assign(unit: Unit, picks: Sequence[_Pick]) -> None:
         row.lease_until = min(unit.now + unit.lease_s(unit.kind(row)), row.expires_at)
         fence += 1
         unit.move(row, Move.GRANT, Status.ACTIVE, Actor.WORKER)
-        turn.granted.append(_granted(unit, row, bodies[row.seq], lease_s=row.lease_until - unit.now, again=False))
+        turn.granted.append(_granted(unit, row, body, lease_s=row.lease_until - unit.now, again=False))
 
 
 def _granted(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool) -> Granted:

@@ -107,6 +107,11 @@ class Lines:
             for columns in unit.connection.rows(unit.statements.hosts_by_number, as_json(missing)):
                 self._keep_host(columns)
 
+    def keep(self, columns: Any) -> None:
+        """Take a host's row as it was read; one that is here already wins, since it may have been changed."""
+        if columns[0] not in self._hosts:
+            self._keep_host(columns)
+
     def host(self, number: int) -> HostState:
         """One host's bucket."""
         if number not in self._hosts:

@@ -99,6 +99,8 @@ class Picker:
         self._special: Final[set[int]] = set()
         self._cleaner: Final[dict[tuple[int, int, int], bool]] = {}
         self._swarm: Final = lines.swarm()
+        #: The lane of the last task that was taken: who asks next looks what is behind it.
+        self._behind: tuple[list[_Place], _Line] | None = None
         #: When there is more for those who get nothing, seconds: the swarm's own bucket is empty.
         self.retry_after_s: float | None = None
 
@@ -258,6 +260,7 @@ class Picker:
         passed: list[tuple[list[_Place], _Place]] = []
         try:
             while True:
+                self._look_behind()
                 tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
                 if not tops or self._parked >= PARKED_MOST:  # the next transaction sets more aside
                     return None
@@ -272,10 +275,9 @@ class Picker:
                     passed.append((heap, entry))
                     continue
                 taken = seq in self._taken or (bool(self._paused_jobs) and self._park(seq))
+                self._behind = (heap, line)
                 if not taken:
                     self._take(seq, host, demand, turn)
-                self._push_next(heap, line)
-                if not taken:
                     return seq
         finally:
             for heap, entry in passed:
@@ -303,13 +305,7 @@ class Picker:
     def _ready_demands(self) -> list[int]:
         if self._demands is None:
             unit = self._unit
-            self._demands = []
-            after: int | None = 0
-            while True:
-                after = unit.connection.rows(unit.statements.next_ready_demand, after)[0][0]
-                if after is None:
-                    break
-                self._demands.append(after)
+            self._demands = [number for (number,) in unit.connection.rows(unit.statements.ready_demands)]
             self._know(self._demands)
             demands = unit.memory.demands
             self._demands = [number for number in self._demands if not demands[number].parked]
@@ -350,13 +346,18 @@ class Picker:
         if heap is None:
             unit = self._unit
             found = unit.connection.rows(unit.statements.ready_lanes, demand, self._wanted)
-            self._lines.hosts({host for _, host, _, _ in found})
             heap = self._heaps[demand] = []
-            for lane, host, rank, seq in found:
-                self._open[lane] = _Line(lane, host, [(rank, seq)], looked_at=1)
+            for lane, rank, seq, *host in found:
+                self._lines.keep(host)
+                self._open[lane] = _Line(lane, host[0], [(rank, seq)], looked_at=1)
                 heap.append((rank, seq, lane))
             heapq.heapify(heap)
         return heap
+
+    def _look_behind(self) -> None:
+        if self._behind is not None:
+            behind, self._behind = self._behind, None
+            self._push_next(*behind)
 
     def _push_next(self, heap: list[_Place], line: _Line) -> None:
         """Put the lane's following task on the heap."""

@@ -84,7 +84,7 @@ class TaskRow:
     rank: float = 0.0
 
     def mutable(self) -> tuple[Any, ...]:
-        """The columns beside the status that a transition may change, in the order of ``statements.MUTABLE``."""
+        """The columns beside the status that a transition may change, in the order of ``batch_statements.MUTABLE``."""
         return (
             self.lane,
             self.worker,
@@ -110,7 +110,7 @@ class TaskRow:
         )
 
     def first_columns(self) -> tuple[Any, ...]:
-        """What a new task's row is made of, in the order of ``statements.NEW_TASK``."""
+        """What a new task's row is made of, in the order of ``batch_statements.NEW_TASK``."""
         return (
             self.seq,
             self.id,

@@ -7,8 +7,7 @@ the decision was made on, so that two roots, or a stale cache, can't both win.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,72 +17,17 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.allowance_statements import AllowanceStatements
+from rendezvous.ledger.batch_statements import BatchStatements, is_status
 from rendezvous.ledger.channel_statements import ChannelStatements
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.money_statements import MoneyStatements
 from rendezvous.ledger.policy_statements import PolicyStatements
-from swarm.model import Actor, Move, Status
+from swarm.model import Status
 
-__all__ = ["BATCH", "EVENT", "MUTABLE", "NEW_TASK", "EventKind", "Statements"]
+__all__ = ["BATCH", "Statements"]
 
 #: How many rows one sweep, or one chunk of a job's cancel or replay, handles: a few ten milliseconds of the writer.
 BATCH: Final = 1_000
-
-#: The columns of ``tasks`` beside its status that a transition may change, in the order of ``rows.TaskRow.mutable``.
-MUTABLE: Final = (
-    "lane",
-    "worker",
-    "boot",
-    "fence",
-    "via",
-    "lease_until",
-    "granted_at",
-    "wake_at",
-    "attempts",
-    "lost",
-    "passed_until",
-    "reason",
-    "detail",
-    "result",
-    "result_bytes",
-    "finished_at",
-    "funding_generation",
-    "events",
-    "last_event",
-    "accepted",
-    "expires_at",
-)
-
-
-#: The columns that differ from one new task to the next.
-NEW_TASK: Final = (
-    "seq",
-    "id",
-    "job",
-    "priority",
-    "reward_wei",
-    "max_attempts",
-    "max_run_s",
-    "created_at",
-    "expires_at",
-    "lane",
-    "wake_at",
-    "rank",
-    "last_event",
-)
-
-#: The columns that differ from one event to the next; ``who``, ``reason`` and ``detail`` are mostly NULL.
-EVENT: Final = ("id", "seq", "n", "previous", "worker", "fence", "at")
-
-EventKind = tuple[Move, Status | None, Status, Actor]
-
-_ZERO: Final = sa.literal_column("0", type_=Integer)
-_ONE: Final = sa.literal_column("1", type_=Integer)
-
-
-def _literal(value: StrEnum) -> sa.ColumnElement[str]:
-    """A word of ours as SQL text, not as a parameter: partial indexes are chosen by literals."""
-    return sa.literal_column(f"'{value.value}'", type_=String)
 
 
 def _in(*statuses: Status) -> sa.TextClause:
@@ -91,16 +35,13 @@ def _in(*statuses: Status) -> sa.TextClause:
     return sa.text(f"tasks.status IN ({listed})")
 
 
-def _is(status: Status) -> sa.ColumnElement[bool]:
-    return t.tasks.c.status == _literal(status)
-
-
 class Statements:
     """All statements of the writer, compiled for one dialect."""
 
     def __init__(self, dialect: sa.Dialect) -> None:
         self._dialect: Final = dialect
-        self._shapes: Final[dict[Any, Compiled]] = {}
+        #: What writes many rows.
+        self.batches: Final = BatchStatements(dialect)
         self._insert: Final[Any] = sqlite_insert if dialect.name == "sqlite" else postgresql_insert
         self._tasks()
         self._clock()
@@ -115,21 +56,6 @@ class Statements:
     def _compile(self, statement: Any, *names: str) -> Compiled:
         return Compiled(statement, names, self._dialect)
 
-    def _plain_insert(self, table: sa.Table, *, ignore: bool = False) -> Compiled:
-        names = tuple(column.name for column in table.columns)
-        statement = self._insert(table).values({name: bindparam(name) for name in names})
-        return self._compile(statement.on_conflict_do_nothing() if ignore else statement, *names)
-
-    def _add(self, table: sa.Table, column: str) -> Compiled:
-        """Add to a kept number, which is there or not."""
-        names = tuple(each.name for each in table.columns)
-        statement = self._insert(table).values({name: bindparam(name) for name in names})
-        total = table.c[column] + statement.excluded[column]
-        return self._compile(
-            statement.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_={column: total}),
-            *names,
-        )
-
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tasks(self) -> None:
@@ -142,14 +68,16 @@ class Statements:
         self.held_of_host = self._compile(
             sa.select(tasks.c.seq)
             .join(t.lanes, t.lanes.c.n == tasks.c.lane)
-            .where(tasks.c.worker == bindparam("the_worker"), _is(Status.ACTIVE), t.lanes.c.host == bindparam("host")),
+            .where(
+                tasks.c.worker == bindparam("the_worker"), is_status(Status.ACTIVE), t.lanes.c.host == bindparam("host")
+            ),
             "the_worker",
             "host",
         )
         self.workers_on_host = self._compile(
             sa.select(sa.func.count(tasks.c.worker.distinct()))
             .join(t.lanes, t.lanes.c.n == tasks.c.lane)
-            .where(t.lanes.c.host == bindparam("host"), _is(Status.ACTIVE)),
+            .where(t.lanes.c.host == bindparam("host"), is_status(Status.ACTIVE)),
             "host",
         )
         numbers, number = t.json_column("numbers", BigInteger())
@@ -158,27 +86,27 @@ class Statements:
             .distinct()
             .select_from(numbers)
             .join(t.lanes, t.lanes.c.host == number)
-            .join(tasks, sa.and_(tasks.c.lane == t.lanes.c.n, _is(Status.ACTIVE))),
+            .join(tasks, sa.and_(tasks.c.lane == t.lanes.c.n, is_status(Status.ACTIVE))),
             "numbers",
         )
         self.held_counts = self._compile(
             sa.select(tasks.c.worker, sa.func.count())
             .select_from(numbers)
-            .join(tasks, sa.and_(tasks.c.worker == number, _is(Status.ACTIVE)))
+            .join(tasks, sa.and_(tasks.c.worker == number, is_status(Status.ACTIVE)))
             .group_by(tasks.c.worker),
             "numbers",
         )
         self.held_seqs = self._compile(
             sa.select(tasks.c.worker, tasks.c.seq)
             .select_from(holders)
-            .join(tasks, sa.and_(tasks.c.worker == holder, _is(Status.ACTIVE))),
+            .join(tasks, sa.and_(tasks.c.worker == holder, is_status(Status.ACTIVE))),
             "workers",
         )
         self.bodies = self._compile(
             sa.select(t.task_bodies).select_from(seqs).join(t.task_bodies, t.task_bodies.c.seq == seq),
             "seqs",
         )
-        self.insert_body = self._plain_insert(t.task_bodies)
+        self.insert_body = self.batches.insert(t.task_bodies)
         signed = tuple(column.name for column in t.receipts.columns)
         putting = self._insert(t.receipts).values({name: bindparam(name) for name in signed})
         self.put_receipt = self._compile(
@@ -201,7 +129,7 @@ class Statements:
             "the_generation",
             "the_signature",
         )
-        self.insert_manifest = self._plain_insert(t.manifests, ignore=True)
+        self.insert_manifest = self.batches.insert(t.manifests, ignore=True)
         self.live_of_job = self._compile(
             sa.select(tasks)
             .where(
@@ -216,68 +144,12 @@ class Statements:
         )
         self.failed_of_job = self._compile(
             sa.select(tasks)
-            .where(tasks.c.job == bindparam("job"), _is(Status.FAILED), tasks.c.seq > bindparam("after"))
+            .where(tasks.c.job == bindparam("job"), is_status(Status.FAILED), tasks.c.seq > bindparam("after"))
             .order_by(tasks.c.seq)
             .limit(sa.literal_column(str(BATCH))),
             "job",
             "after",
         )
-
-    # A bound value costs 0.25 µs, a literal nothing (measured: an event of 14 bound columns 2.9 µs, of 7 bound ones
-    # and literals 1.1 µs). So what is the same for many rows of a group is written into the statement, and each such
-    # shape is compiled once. Only enum members and names of columns become text here.
-
-    def insert_task(self, status: Status) -> Compiled:
-        """Insert new tasks of one status; parameters: ``NEW_TASK``. The other columns have their first values."""
-        return self._shape(("task", status), lambda: self._new_task(status), NEW_TASK)
-
-    def _new_task(self, status: Status) -> Any:
-        first = {"status": _literal(status), "fence": _ZERO, "attempts": _ZERO, "funding_generation": _ONE}
-        return self._insert(t.tasks).values({**first, "events": _ONE, **{name: bindparam(name) for name in NEW_TASK}})
-
-    def insert_event(self, kind: EventKind, extra: Sequence[str]) -> Compiled:
-        """Append events of one kind; parameters: ``EVENT``, then the columns of ``extra``."""
-        names = (*EVENT, *extra)
-        return self._shape(("event", kind, extra), lambda: self._new_event(kind, names), names)
-
-    def _new_event(self, kind: EventKind, names: Sequence[str]) -> Any:
-        move, source, target, actor = kind
-        words = {"move": move, "target": target, "actor": actor, **({} if source is None else {"source": source})}
-        literals = {name: _literal(word) for name, word in words.items()}
-        return self._insert(t.events).values({**literals, **{name: bindparam(name) for name in names}})
-
-    def update_task(self, source: Status, target: Status, columns: Sequence[str]) -> Compiled:
-        """Change columns of tasks, and their status.
-
-        Parameters: the new values of ``columns``, then seq, fence and last event as they were read.
-        """
-        names = (*(f"new_{name}" for name in columns), "the_seq", "old_fence", "old_event")
-        return self._shape(
-            ("update", source, target, columns), lambda: self._changed_task(source, target, columns), names
-        )
-
-    def _changed_task(self, source: Status, target: Status, columns: Sequence[str]) -> Any:
-        tasks = t.tasks
-        # a parameter may not be named like a column in SET (facts/ledger.md)
-        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
-        if source is not target:
-            values["status"] = _literal(target)
-        return (
-            sa.update(tasks)
-            .where(
-                tasks.c.seq == bindparam("the_seq"),
-                _is(source),
-                tasks.c.fence == bindparam("old_fence"),
-                tasks.c.last_event == bindparam("old_event"),
-            )
-            .values(values)
-        )
-
-    def _shape(self, key: Any, build: Callable[[], Any], names: Sequence[str]) -> Compiled:
-        known = self._shapes.get(key)
-        if known is None:
-            known = self._shapes[key] = self._compile(build(), *names)
-        return known
 
     # ── what the clock does ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -292,22 +164,22 @@ class Statements:
             )
 
         waiting_or_pending = _in(Status.PENDING, Status.WAITING)
-        self.ripe_waiting = ripe(_is(Status.WAITING), tasks.c.wake_at)
+        self.ripe_waiting = ripe(is_status(Status.WAITING), tasks.c.wake_at)
         # by seq: the leases of one sweep are few, and an order by lease_until would want an index of its own
-        self.ripe_leases = ripe(_is(Status.ACTIVE), tasks.c.lease_until)
+        self.ripe_leases = ripe(is_status(Status.ACTIVE), tasks.c.lease_until)
         self.ripe_expiring = ripe(waiting_or_pending, tasks.c.expires_at)
         self.ripe_passed_over = ripe(tasks.c.passed_until.is_not(None), tasks.c.passed_until)
         self.next_due = self._compile(
             sa.select(
-                sa.select(sa.func.min(tasks.c.wake_at)).where(_is(Status.WAITING)).scalar_subquery(),
-                sa.select(sa.func.min(tasks.c.lease_until)).where(_is(Status.ACTIVE)).scalar_subquery(),
+                sa.select(sa.func.min(tasks.c.wake_at)).where(is_status(Status.WAITING)).scalar_subquery(),
+                sa.select(sa.func.min(tasks.c.lease_until)).where(is_status(Status.ACTIVE)).scalar_subquery(),
                 sa.select(sa.func.min(tasks.c.expires_at)).where(waiting_or_pending).scalar_subquery(),
                 sa.select(sa.func.min(tasks.c.passed_until)).where(tasks.c.passed_until.is_not(None)).scalar_subquery(),
             )
         )
         self.rearm = self._compile(
             sa.update(tasks)
-            .where(_is(Status.ACTIVE), tasks.c.lease_until < bindparam("least", type_=Double))
+            .where(is_status(Status.ACTIVE), tasks.c.lease_until < bindparam("least", type_=Double))
             .values(lease_until=bindparam("least", type_=Double)),
             "least",
         )
@@ -345,8 +217,8 @@ class Statements:
         self.jobs_by_number = self._compile(
             sa.select(t.jobs).select_from(numbers).join(t.jobs, t.jobs.c.n == number), "numbers"
         )
-        self.insert_job = self._plain_insert(t.jobs)
-        self.insert_dedupe = self._plain_insert(t.dedupes, ignore=True)
+        self.insert_job = self.batches.insert(t.jobs)
+        self.insert_dedupe = self.batches.insert(t.dedupes, ignore=True)
         self.dedupe_holders = self._compile(
             sa.select(
                 t.dedupes.c.digest,
@@ -376,12 +248,12 @@ class Statements:
             "owner",
             "key",
         )
-        self.insert_idempotent_answer = self._plain_insert(t.idempotency)
+        self.insert_idempotent_answer = self.batches.insert(t.idempotency)
         self.counters = self._compile(sa.select(t.counters).with_for_update())
-        self.add_to_counter = self._add(t.counters, "value")
-        self.add_to_status_count = self._add(t.status_counts, "tasks")
-        self.add_to_job_count = self._add(t.job_counts, "tasks")
-        self.add_to_durations = self._add(t.durations, "samples")
+        self.add_to_counter = self.batches.add(t.counters, "value")
+        self.add_to_status_count = self.batches.add(t.status_counts, "tasks")
+        self.add_to_job_count = self.batches.add(t.job_counts, "tasks")
+        self.add_to_durations = self.batches.add(t.durations, "samples")
         self.durations = self._compile(sa.select(t.durations))
         self.halve_durations = self._compile(
             sa.update(t.durations)
@@ -402,20 +274,20 @@ class Statements:
         self.demands_by_number = self._compile(
             sa.select(t.demands).select_from(numbers).join(t.demands, t.demands.c.n == number), "numbers"
         )
-        self.insert_demand = self._plain_insert(t.demands)
+        self.insert_demand = self.batches.insert(t.demands)
         self.hosts_by_name = self._compile(
             sa.select(hosts).select_from(texts).join(hosts, hosts.c.host == text), "texts"
         )
         self.hosts_by_number = self._compile(
             sa.select(hosts).select_from(numbers).join(hosts, hosts.c.n == number), "numbers"
         )
-        self.insert_host = self._plain_insert(hosts)
+        self.insert_host = self.batches.insert(hosts)
         self.delayed_hosts = self._compile(sa.select(hosts.c.n).where(hosts.c.unfinished.is_not(None)))
         self.unfinished_of_host = self._compile(
             sa.select(sa.func.count())
             .select_from(tasks)
             .join(lanes, lanes.c.n == tasks.c.lane)
-            .where(lanes.c.host == bindparam("host"), _is(Status.ACTIVE)),
+            .where(lanes.c.host == bindparam("host"), is_status(Status.ACTIVE)),
             "host",
         )
         bucket = (
@@ -445,7 +317,7 @@ class Statements:
             sa.select(lanes.c.n, lanes.c.demand, lanes.c.host).select_from(numbers).join(lanes, lanes.c.host == number),
             "numbers",
         )
-        self.insert_lane = self._plain_insert(lanes)
+        self.insert_lane = self.batches.insert(lanes)
         self.close_lanes = self._compile(
             sa.update(lanes)
             .where(lanes.c.host == bindparam("the_host"))
@@ -459,7 +331,7 @@ class Statements:
         )
         first = (
             sa.select(tasks.c.rank, tasks.c.seq)
-            .where(tasks.c.lane == lanes.c.n, _is(Status.PENDING))
+            .where(tasks.c.lane == lanes.c.n, is_status(Status.PENDING))
             .order_by(tasks.c.rank, tasks.c.seq)
             .limit(sa.literal_column("1"))
             .correlate(lanes)
@@ -475,11 +347,15 @@ class Statements:
             "numbers",
         )
         ready = sa.and_(lanes.c.head_seq.is_not(None), lanes.c.opens_at.is_(None))
-        self.next_ready_demand = self._compile(
-            sa.select(sa.func.min(lanes.c.demand)).where(ready, lanes.c.demand > bindparam("after")), "after"
-        )
+        # one step through the index a demand, however many lanes each has
+        demand = sa.func.min(lanes.c.demand)
+        first_demand = sa.select(demand.label("demand")).where(ready).cte("ready_demands", recursive=True)
+        following = sa.select(demand).where(ready, lanes.c.demand > first_demand.c.demand).correlate(first_demand)
+        found = first_demand.union_all(sa.select(following.scalar_subquery()).where(first_demand.c.demand.is_not(None)))
+        self.ready_demands = self._compile(sa.select(found.c.demand).where(found.c.demand.is_not(None)))
         self.ready_lanes = self._compile(
-            sa.select(lanes.c.n, lanes.c.host, lanes.c.head_rank, lanes.c.head_seq)
+            sa.select(lanes.c.n, lanes.c.head_rank, lanes.c.head_seq, hosts)
+            .join(hosts, hosts.c.n == lanes.c.host)
             .where(ready, lanes.c.demand == bindparam("demand"))
             .order_by(lanes.c.head_rank, lanes.c.head_seq)
             .limit(bindparam("most", type_=Integer)),
@@ -488,7 +364,7 @@ class Statements:
         )
         self.ready_tasks = self._compile(
             sa.select(tasks.c.rank, tasks.c.seq)
-            .where(tasks.c.lane == bindparam("lane"), _is(Status.PENDING))
+            .where(tasks.c.lane == bindparam("lane"), is_status(Status.PENDING))
             .order_by(tasks.c.rank, tasks.c.seq)
             .limit(bindparam("most", type_=Integer)),
             "lane",
@@ -519,14 +395,14 @@ class Statements:
         self.workers_by_number = self._compile(
             sa.select(*known).select_from(numbers).join(workers, workers.c.n == number), "numbers"
         )
-        self.insert_worker = self._plain_insert(workers)
+        self.insert_worker = self.batches.insert(workers)
         self.update_budget = self._updating(workers, ("budget", "accepted"), ("n",))
         self.update_prefix = self._updating(workers, ("prefix",), ("n",))
         self.update_boots = self._updating(workers, ("boots",), ("n",))
         seen = ("payout", "peer_id", "boot", "hello", "stats", "seen_at")
         self.update_seen = self._updating(workers, seen, ("n",))
         self.update_enrolled = self._updating(workers, ("payout", "peer_id"), ("n",))
-        self.insert_key = self._plain_insert(keys)
+        self.insert_key = self.batches.insert(keys)
         instance = bindparam("instance", type_=String)
         self.revoke_name = self._compile(
             sa.update(keys)
@@ -583,7 +459,7 @@ class Statements:
             "the_digest",
             "now",
         )
-        self.insert_challenge = self._plain_insert(t.challenges, ignore=True)
+        self.insert_challenge = self.batches.insert(t.challenges, ignore=True)
 
     def _updating(self, table: sa.Table, columns: Sequence[str], keys: Sequence[str]) -> Compiled:
         """Set columns of the rows with these keys; parameters: the new values, then the keys."""

@@ -259,5 +259,5 @@ def _write(unit: Unit, lines: Lines, new: Sequence[_New]) -> None:
         bodies.append((row.seq, body, item.digest, task.dedupe_ttl_s))
     for status, batch in rows.items():
         if batch:
-            unit.connection.later(unit.statements.insert_task(status), batch)
+            unit.connection.later(unit.statements.batches.insert_task(status), batch)
     unit.connection.later(unit.statements.insert_body, bodies)

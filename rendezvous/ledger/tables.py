@@ -5,11 +5,12 @@ whether its host may be asked now; so a claim reads only lanes that can be grant
 stands in front of what can. Delayed tasks are ``waiting``, closed lanes have ``opens_at``: neither is filtered at a
 claim. The history is a chain: a task knows its last event, each event the one before, so that it needs no index.
 
-The one shim between the dialects is ``json_rows``: a JSON array as rows.
+The one shim between the dialects is ``json_rows``: a JSON array as rows. What PostgreSQL alone can is ``json_records``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -27,6 +28,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     column,
+    func,
     text,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -62,6 +64,7 @@ __all__ = [
     "job_counts",
     "jobs",
     "json_column",
+    "json_records",
     "lanes",
     "last_writer",
     "manifests",
@@ -117,6 +120,17 @@ def json_column(parameter: str, kind: TypeEngine[Any]) -> tuple[TableValuedAlias
     """
     rows = json_rows(bindparam(parameter, type_=Text)).table_valued(column("value", Text), name="j")
     return rows, cast(rows.c.value, kind)
+
+
+def json_records(kinds: Mapping[str, TypeEngine[Any]]) -> TableValuedAlias:
+    """A JSON array of objects as a table, bound as the parameter ``records``; for PostgreSQL alone.
+
+    Args:
+        kinds: the objects' keys, which are the table's columns, and their SQL types.
+    """
+    columns = [column(name, kind) for name, kind in kinds.items()]
+    objects = func.json_to_recordset(cast(bindparam("records", type_=Text), JSON))
+    return objects.table_valued(*columns, name="records").render_derived(with_types=True)
 
 
 def _partial(name: str, *columns: Any, where: str) -> Index:

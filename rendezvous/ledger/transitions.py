@@ -19,9 +19,9 @@ from sqlalchemy.engine import Engine
 
 from rendezvous.ledger import acts, allowances, clock, money, people, requests
 from rendezvous.ledger.channels import adopt_voucher, see_channels
-from rendezvous.ledger.engine import WriterConnection
 from rendezvous.ledger.grants import assign, grant
 from rendezvous.ledger.lines import Lines
+from rendezvous.ledger.memory import Fleet, Memory
 from rendezvous.ledger.money_ops import (
     AddIntent,
     AdoptVoucher,
@@ -70,7 +70,8 @@ from rendezvous.ledger.shared_pace import SharedPace
 from rendezvous.ledger.statements import Statements
 from rendezvous.ledger.submit import submit
 from rendezvous.ledger.turns import begin_turns, settle
-from rendezvous.ledger.unit import Fleet, Memory, Unit
+from rendezvous.ledger.unit import Unit
+from rendezvous.ledger.writer import open_writer
 from swarm.errors import LedgerUnavailable, SwarmError
 
 __all__ = ["Group", "LedgerCore"]
@@ -110,7 +111,7 @@ class LedgerCore:
         settings: LedgerSettings | None = None,
         pace: SharedPace | None = None,
     ) -> None:
-        self._connection: Final = WriterConnection(engine)
+        self._connection: Final = open_writer(engine)
         self._statements: Final = _statements(engine.dialect)
         self._settings: Final = settings or LedgerSettings()
         self._rng: Final = rng or random.Random()  # noqa: S311 -- jitter, no secret
@@ -179,6 +180,7 @@ class LedgerCore:
             self._memory = Memory()
         elif not believed:
             self._memory = self._memory.doubted()
+            self._memory.counters = self._connection.counters
         unit = Unit(
             self._connection,
             self._statements,

@@ -110,7 +110,7 @@ class TurnWork:
 
 def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
     """Note who is there, and read at once what the turns speak of."""
-    unit.know_workers_by_ref(op.worker for op in ops)
+    unit.read_ahead((op.worker for op in ops), (task for op in ops for task in _named(op)))
     turns = [TurnWork(op, unit.worker(op.worker)) for op in ops]
     for turn in turns:
         if turn.op.facts.kinds:  # a single call says nothing of itself
@@ -120,7 +120,6 @@ def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:
         if prefix is not None and prefix != turn.worker.prefix:
             turn.worker.prefix = prefix
             unit.connection.later_once(unit.statements.update_prefix, prefix, turn.worker.n)
-    unit.tasks_by_id(task for op in ops for task in _named(op))
     whole = {turn.worker.n for turn in turns if not turn.op.partial}
     if whole:
         held: dict[int, list[int]] = {}

@@ -4,9 +4,7 @@ A group's operations change rows in memory, in arrival order, exactly as if each
 every changed row with one statement, guarded by what it was read as, and ``finish`` the numbers that are kept. So a
 group of any size is the same few statements.
 
-What is believed beyond a transaction (``Memory``): what never changes once it is written, always; the rest only while
-nobody else wrote to the database. It is dropped whole on any fault; what a worker said of itself (``Fleet``) never was
-in the database and stays.
+What is believed beyond a transaction is in ``memory.py``.
 """
 
 from __future__ import annotations
@@ -18,39 +16,29 @@ from itertools import compress
 from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import orjson
 
-from rendezvous.ledger.engine import Compiled, WriterConnection
+from rendezvous.ledger.batch_statements import MUTABLE, EventKind
+from rendezvous.ledger.engine import Compiled
+from rendezvous.ledger.memory import Fleet, Memory
 from rendezvous.ledger.money import Purse
-from rendezvous.ledger.ops import LedgerEvent, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import LedgerEvent, WorkerRef
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
-from rendezvous.ledger.statements import MUTABLE, EventKind, Statements
+from rendezvous.ledger.statements import Statements
+from rendezvous.ledger.writer import WriterConnection
 from rendezvous.policy import leases
-from rendezvous.policy.contexts import Context
-from rendezvous.policy.egress import Flag
-from rendezvous.policy.eligibility import Demand, Rules, check_demand
-from rendezvous.policy.order import Shares
-from rendezvous.policy.records import Record
-from rendezvous.policy.versions import WORKER
 from swarm.errors import SwarmError
 from swarm.model import MOVES, TERMINAL, Actor, Address, JobId, Move, Status, TaskId
-from swarm.wire import Requires
 
 if TYPE_CHECKING:
     from rendezvous.ledger.shared_pace import SharedPace
 
-__all__ = ["Fleet", "IllegalMove", "Memory", "Unit", "as_json"]
+__all__ = ["IllegalMove", "Unit", "as_json"]
 
-#: Rows of tasks kept in memory between transactions: about 1 KB each.
-ROWS_KEPT: Final = 20_000
-#: Lanes and jobs kept: about 200 bytes each.
-LANES_KEPT: Final = 100_000
-#: A worker is live while its last turn is at most three heartbeats of 10 s old.
-LIVE_S: Final = 30.0
-#: Of so many combinations of versions the outcomes are counted between two sweeps.
-TALLIES_MOST: Final = 1_000
+
+#: For so long it is believed how long tasks take, whatever other roots add meanwhile, seconds.
+DURATIONS_S: Final = 10.0
 
 _FENCE: Final = MUTABLE.index("fence")
 _LAST_EVENT: Final = MUTABLE.index("last_event")
@@ -67,155 +55,6 @@ class IllegalMove(SwarmError):
 def as_json(values: Iterable[Any]) -> str:
     """The text of a ``json_rows`` parameter."""
     return orjson.dumps(list(values)).decode()
-
-
-@attrs.frozen
-class Standing:
-    """What all tasks of a lane have in common."""
-
-    kind: str
-    tier: str
-    requires: Requires
-    host: str
-
-
-class Memory:
-    """What is believed of the database between transactions."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, TaskRow] = {}
-        self.seq_of: dict[TaskId, int] = {}
-        self.bodies: dict[int, str] = {}
-        self.jobs: dict[int, Job] = {}
-        self.job_of: dict[JobId, int] = {}
-        self.demands: dict[int, Demand] = {}
-        self.demand_of: dict[str, int] = {}
-        self.hosts: dict[int, str] = {}
-        self.host_of: dict[str, int] = {}
-        self.lanes: dict[int, Lane] = {}
-        self.lane_of: dict[tuple[int, int], int] = {}
-        self.workers: dict[int, WorkerRow] = {}
-        self.worker_of: dict[WorkerRef, int] = {}
-        self.standings: dict[int, Standing] = {}
-        self.counters: dict[str, int] | None = None
-        self.durations: dict[str, dict[int, int]] | None = None
-        self.rules: Rules | None = None
-        #: The hosts that ask for a delay between requests.
-        self.delayed: set[int] | None = None
-        #: What is held against workers that were looked up: by worker, then by host.
-        self.records: dict[int, dict[int, Record]] = {}
-        #: What is held against networks that were looked up: by prefix, then by host.
-        self.egress: dict[str, dict[int, Flag]] = {}
-        #: Profiles and sessions that were looked up.
-        self.contexts: dict[tuple[str, str], Context | None] = {}
-        #: The hosts where workers of one network are kept apart.
-        self.apart: frozenset[int] | None = None
-        #: The hosts that were found slow, and until when.
-        self.slow: dict[int, float] | None = None
-
-    def standing(self, lane: int) -> Standing:
-        """What all tasks of a lane have in common, for their events and grants."""
-        known = self.standings.get(lane)
-        if known is None:
-            row = self.lanes[lane]
-            demand = self.demands[row.demand]
-            known = self.standings[lane] = Standing(demand.kind, demand.tier, demand.requires, self.hosts[row.host])
-        return known
-
-    @property
-    def too_big(self) -> bool:
-        """Whether it is time to begin anew."""
-        return len(self.rows) > ROWS_KEPT or len(self.lanes) > LANES_KEPT or len(self.jobs) > LANES_KEPT
-
-    def doubted(self) -> Memory:
-        """What is left when another wrote: what nobody changes once it is there. Whatever else is read anew."""
-        kept = Memory()
-        kept.jobs, kept.job_of = self.jobs, self.job_of
-        kept.demands, kept.demand_of = self.demands, self.demand_of
-        kept.hosts, kept.host_of = self.hosts, self.host_of
-        kept.lanes, kept.lane_of, kept.standings = self.lanes, self.lane_of, self.standings
-        kept.worker_of = self.worker_of
-        return kept
-
-    def keep(self, row: TaskRow, body: str | None = None) -> TaskRow:
-        """Believe this row; one that is believed already wins, since it may have been changed."""
-        kept = self.rows.setdefault(row.seq, row)
-        self.seq_of[row.id] = row.seq
-        if body is not None:
-            self.bodies[row.seq] = body
-        return kept
-
-    def drop(self, row: TaskRow) -> None:
-        """Believe nothing of this row any more."""
-        self.rows.pop(row.seq, None)
-        self.seq_of.pop(row.id, None)
-        self.bodies.pop(row.seq, None)
-
-
-class Fleet:
-    """What workers said they are, and when they last did; and which tier of work is to be served next."""
-
-    def __init__(self, tier_shares: Mapping[str, float]) -> None:
-        self.shares: Final = Shares(tier_shares)
-        #: How much of each worker's work was accepted since its budget changed; a restart begins anew.
-        self.accepted: Final[dict[int, int]] = {}
-        #: How tasks came out, by (kind, release of the worker, version of the executor): done, failed. Written by the
-        #: sweeps; what isn't by then is lost with the process.
-        self.tally: dict[tuple[str, str, str], list[int]] = {}
-        self._said: dict[WorkerRef, tuple[WorkerFacts, float]] = {}
-        #: Of hosts that had slow tasks lately: which share of their last ones was slow (``slowness``).
-        self.slow_shares: Final[dict[int, float]] = {}
-        #: The fences of the old leases that each worker had at its last turn.
-        self.old_leases: Final[dict[WorkerRef, frozenset[int]]] = {}
-        #: When it was looked, which demands have work of hosts that aren't slow; and which.
-        self.other_work: tuple[float, frozenset[int]] | None = None
-
-    def hear(self, worker: WorkerRef, facts: WorkerFacts, *, now: float) -> None:
-        """Note a turn."""
-        self._said[worker] = (facts, now)
-
-    def hear_of(self, workers: Iterable[tuple[WorkerRef, WorkerFacts, float]]) -> None:
-        """Note turns that were taken elsewhere, where nothing later is known here."""
-        for worker, facts, at in workers:
-            known = self._said.get(worker)
-            if known is None or known[1] < at:
-                self._said[worker] = (facts, at)
-
-    def forget(self, worker: WorkerRef) -> None:
-        """Drop a worker that was removed."""
-        self._said.pop(worker, None)
-        self.old_leases.pop(worker, None)
-
-    def forget_silent(self, *, now: float) -> None:
-        """Drop those that aren't live any more."""
-        self._said = {ref: said for ref, said in self._said.items() if now - said[1] <= LIVE_S}
-        for silent in self.old_leases.keys() - self._said.keys():
-            del self.old_leases[silent]
-
-    def count(self, outcomes: Iterable[tuple[str, Mapping[str, str], bool]]) -> None:
-        """Note what came out of tasks, once that is durable."""
-        for kind, versions, done in outcomes:
-            key = (kind, versions.get(WORKER, ""), versions.get(kind, ""))
-            counted = self.tally.get(key)
-            if counted is None:
-                if len(self.tally) >= TALLIES_MOST:
-                    continue
-                counted = self.tally[key] = [0, 0]
-            counted[0 if done else 1] += 1
-
-    def who_meet(self, demand: Demand, *, now: float) -> list[WorkerRef]:
-        """The live workers that meet the demand."""
-        return [
-            ref for ref, (facts, at) in self._said.items() if now - at <= LIVE_S and check_demand(demand, facts) is None
-        ]
-
-    def meets(self, demand: Demand, *, but_not: Iterable[WorkerRef], now: float) -> bool:
-        """Whether a live worker, none of these, meets the demand."""
-        left_out = set(but_not)
-        return any(
-            ref not in left_out and now - at <= LIVE_S and check_demand(demand, facts) is None
-            for ref, (facts, at) in self._said.items()
-        )
 
 
 class Unit:
@@ -273,6 +112,25 @@ class Unit:
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def read_ahead(self, workers: Iterable[WorkerRef], tasks: Iterable[TaskId]) -> None:
+        """Read at once those of these workers and tasks that aren't known: what turns speak of."""
+        memory = self.memory
+        numbers = {memory.worker_of[ref] for ref in workers if ref in memory.worker_of} - memory.workers.keys()
+        missing = [task for task in dict.fromkeys(tasks) if task not in memory.seq_of]
+        asked = []
+        if numbers:
+            asked.append((self.statements.workers_by_number, (as_json(numbers),)))
+        if missing:
+            asked.append((self.statements.tasks_by_id, (as_json(missing),)))
+        if not asked:
+            return
+        found = self.connection.rows_of(*asked)
+        if numbers:
+            for columns in found[0]:
+                self._keep_worker(columns)
+        if missing:
+            self._keep_tasks(found[-1])
+
     def tasks_by_id(self, ids: Iterable[TaskId]) -> dict[TaskId, TaskRow]:
         """The rows of those tasks that exist."""
         memory = self.memory
@@ -298,9 +156,12 @@ class Unit:
 
     def read_tasks(self, statement: Compiled, *values: Any) -> list[TaskRow]:
         """Run a statement that selects whole tasks; what was changed in this unit stays as changed."""
-        found = [self.memory.keep(TaskRow(*columns)) for columns in self.connection.rows(statement, *values)]
-        self._know(found)
-        return found
+        return self._keep_tasks(self.connection.rows(statement, *values))
+
+    def _keep_tasks(self, found: Iterable[Any]) -> list[TaskRow]:
+        rows = [self.memory.keep(TaskRow(*columns)) for columns in found]
+        self._know(rows)
+        return rows
 
     def _know(self, rows: Sequence[TaskRow]) -> None:
         """Load the jobs, lanes and workers that events of these tasks speak of."""
@@ -374,11 +235,6 @@ class Unit:
             for columns in self.connection.rows(self.statements.workers_by_number, as_json(missing)):
                 self._keep_worker(columns)
 
-    def know_workers_by_ref(self, refs: Iterable[WorkerRef]) -> None:
-        """Load at once those of these workers whose numbers are known."""
-        numbers = self.memory.worker_of
-        self.know_workers({numbers[ref] for ref in refs if ref in numbers})
-
     def worker(self, ref: WorkerRef) -> WorkerRow:
         """A worker's row; one that isn't known yet gets a number."""
         known = self.memory.worker_of.get(ref)
@@ -412,11 +268,29 @@ class Unit:
     def bodies(self, seqs: Iterable[int]) -> dict[int, str]:
         """The bodies of these tasks."""
         wanted = list(seqs)
-        missing = [seq for seq in wanted if seq not in self.memory.bodies]
-        if missing:
-            for seq, body, _digest, _ttl_s in self.connection.rows(self.statements.bodies, as_json(missing)):
-                self.memory.bodies[seq] = body
+        self._read_bodies(wanted, also=())
         return {seq: self.memory.bodies[seq] for seq in wanted}
+
+    def tasks_with_bodies(self, seqs: Sequence[int]) -> list[tuple[TaskRow, str]]:
+        """The rows of these tasks and their bodies, in this order; all exist."""
+        self._read_bodies(seqs, also=[seq for seq in seqs if seq not in self.memory.rows])
+        return [(self.memory.rows[seq], self.memory.bodies[seq]) for seq in seqs]
+
+    def _read_bodies(self, seqs: Sequence[int], *, also: Sequence[int]) -> None:
+        """Read bodies that aren't known, and rows of tasks with them."""
+        statements = self.statements
+        missing = [seq for seq in seqs if seq not in self.memory.bodies]
+        asked = [(statements.bodies, (as_json(missing),))] if missing else []
+        if also:
+            asked.append((statements.tasks_by_seq, (as_json(also),)))
+        if not asked:
+            return
+        found = self.connection.rows_of(*asked)
+        if missing:
+            for seq, body, _digest, _ttl_s in found[0]:
+                self.memory.bodies[seq] = body
+        if also:
+            self._keep_tasks(found[-1])
 
     def kind(self, row: TaskRow) -> str:
         """What runs this task."""
@@ -462,8 +336,9 @@ class Unit:
 
     def _durations(self) -> dict[str, dict[int, int]]:
         durations = self.memory.durations
-        if durations is None:
+        if durations is None or self.now >= self.memory.durations_until:
             durations = self.memory.durations = {}
+            self.memory.durations_until = self.now + DURATIONS_S
             for kind, bucket, samples in self.connection.rows(self.statements.durations):
                 durations.setdefault(kind, {})[bucket] = samples
         return durations
@@ -622,14 +497,14 @@ class Unit:
             batch.append(values)
         for shape, batch in shapes.items():
             if shape[2]:
-                self.connection.later(self.statements.update_task(*shape), batch, expect=len(batch))
+                self.connection.later(self.statements.batches.update_task(*shape), batch, each=True)
 
     def finish(self) -> None:
         """Write everything that is left: rows, history, manifests and kept numbers. Commit comes next."""
         self.flush()
         connection, statements = self.connection, self.statements
         for (kind, extra), rows in self._event_rows.items():
-            connection.later(statements.insert_event(kind, extra), rows)
+            connection.later(statements.batches.insert_event(kind, extra), rows)
         if self.manifests:
             connection.later(statements.insert_manifest, self.manifests)
         if self.receipts:

@@ -11,9 +11,10 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
+from rendezvous.ledger.batch_statements import MUTABLE, NEW_TASK
 from rendezvous.ledger.engine import Compiled, open_engine, open_reading_engine
 from rendezvous.ledger.migrate import migrate
-from rendezvous.ledger.statements import MUTABLE, NEW_TASK, Statements
+from rendezvous.ledger.statements import Statements
 from rendezvous.ledger.tables import json_column, metadata, tasks
 from swarm.model import Status
 
@@ -31,8 +32,8 @@ def test_the_migrations_make_what_the_tables_say(database: str) -> None:
 def test_every_statement_compiles_for_both_dialects(dialect: sa.Dialect) -> None:
     statements = Statements(dialect)
     compiled = {name: value for name, value in vars(statements).items() if isinstance(value, Compiled)}
-    compiled["insert_task"] = statements.insert_task(Status.PENDING)
-    compiled["update_task"] = statements.update_task(Status.PENDING, Status.ACTIVE, ("fence", "last_event"))
+    compiled["insert_task"] = statements.batches.insert_task(Status.PENDING)
+    compiled["update_task"] = statements.batches.update_task(Status.PENDING, Status.ACTIVE, ("fence", "last_event"))
     assert len(compiled) > 50
     rows = "json_each(" if dialect.name == "sqlite" else "jsonb_array_elements_text(CAST("
     assert rows in compiled["tasks_by_id"].sql

@@ -23,10 +23,10 @@ from rendezvous.door.stream import EventStream
 from rendezvous.door.turns import Turns
 from rendezvous.fleet import Fleet
 from rendezvous.ledger.ledger import STALL_S, TICK_S, LedgerClock
+from rendezvous.ledger.memory import LIVE_S
 from rendezvous.ledger.ops import HearOf, LedgerEvent, Op, Probe, Rearm, SeeWorkers, Sweep, WorkerRef
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.telling import Telling
-from rendezvous.ledger.unit import LIVE_S
 from rendezvous.wiring import SAVE_S, fits
 from swarm.errors import LedgerUnavailable, SwarmError
 from swarm.model import Address, Refusal
