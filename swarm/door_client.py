@@ -13,7 +13,7 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
 import structlog
@@ -47,6 +47,8 @@ __all__ = ["DoorClient", "open_door"]
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
 #: How long a first start tries to reach any door; a member of the swarm starts without one.
 START_S: Final = 10.0
 #: robots.txt may have to be fetched by the root first.
@@ -61,6 +63,8 @@ LAST_WAIT_S: Final = 15.0
 GOOD_SESSION_S: Final = 5.0
 #: Where WebSockets don't pass, turns go by POST and the session is tried again after this.
 PLAIN_FOR_S: Final = 60.0
+#: A door that asks for a longer wait is tried again after this, after the others.
+LONGEST_WAIT_S: Final = 300.0
 ENROL_TRIES: Final = 3
 #: A WebSocket close takes milliseconds; a frozen door's takes ``door_session.CLOSE_S``.
 GOODBYE_S: Final = 2.5
@@ -162,7 +166,14 @@ class DoorClient:
             if refused.code in TURNS_AWAY:
                 raise
             return TurnRefused(n=turn.n, error=_error_body(refused))
-        return data_of(body, TurnAnswer)
+        return self._read(body, TurnAnswer)
+
+    def _read(self, body: bytes, shape: type[T]) -> T:
+        """The data of an answer; one that makes no sense is as good as none."""
+        try:
+            return data_of(body, shape)
+        except MalformedInput as fault:
+            raise DoorUnreachable(self.url, f"its answer makes no sense: {fault}") from fault
 
     async def robots(self, origin: str) -> RobotsAnswer:
         """The rules of an origin's robots.txt for our agent.
@@ -179,7 +190,7 @@ class DoorClient:
             params={"origin": origin},
             timeout_s=ROBOTS_S,
         )
-        return data_of(body, RobotsAnswer)
+        return self._read(body, RobotsAnswer)
 
     # ── settings and trust ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -208,9 +219,9 @@ class DoorClient:
 
         Raises:
             DoorUnreachable: no door answers.
-            UntrustedSettings: one answers that isn't the root that we trust.
+            UntrustedSettings: none answers but one that isn't the root that we trust.
         """
-        fault: DoorUnreachable | None = None
+        fault: DoorUnreachable | UntrustedSettings | None = None
         for url in self._doors():
             try:
                 body = await call(self._http, "GET", f"{url}/settings", api_key=None)
@@ -218,6 +229,9 @@ class DoorClient:
                 settings, key_id = verify_settings(body, key_id=trusted)
             except DoorUnreachable as unreachable:
                 fault = fault or unreachable
+                continue
+            except UntrustedSettings as untrusted:
+                fault = untrusted
                 continue
             except (DoorRefused, MalformedInput) as strange:
                 fault = fault or DoorUnreachable(url, f"it doesn't answer as a door does: {strange}")
@@ -313,7 +327,7 @@ class DoorClient:
             hello=self._hello,
         )
         body = await call(self._http, "POST", f"{self.url}/v1/enrolments", api_key=None, body=encode(enrolment))
-        return data_of(body, Enrolled)
+        return self._read(body, Enrolled)
 
     def _digest(self) -> bytes:
         return enrolment_digest(
@@ -436,7 +450,7 @@ class DoorClient:
                 await self.learn_settings()
                 await self.enrol_if_needed(again=True)
             return
-        await trio.sleep(refused.retry_after_s or FIRST_WAIT_S)
+        await trio.sleep(min(refused.retry_after_s or FIRST_WAIT_S, LONGEST_WAIT_S))
 
     def _take_push(self, push: Push) -> None:
         with contextlib.suppress(trio.WouldBlock):

@@ -147,10 +147,10 @@ class TaskBody(Answer, frozen=True):
     urls: tuple[str, ...]
     spec: dict[str, Any] = {}
     meta: dict[str, Any] = {}
-    max_run_s: float = 300.0
-    attempt: int = 1
+    max_run_s: Seconds = 300.0
+    attempt: Count = 1
     #: Which funding of the task this is: a completion is signed for it.
-    generation: int | None = None
+    generation: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     #: What it pays, where it is paid for by a voucher: who runs it holds the voucher to that.
     voucher_wei: WeiText | None = None
 
@@ -465,7 +465,7 @@ class Grant(Answer, frozen=True):
     """A task, and the lease on it. ``lease_s`` runs from when the worker *sent* the turn that this answers."""
 
     task: TaskBody
-    fence: int
+    fence: Fence
     lease_s: Seconds
     via: str
     #: The rules of robots.txt for our agent, where the root has them at hand; else the worker asks the door.
@@ -476,24 +476,24 @@ class Renewed(Answer, frozen=True):
     """A lease that runs for ``lease_s`` from when the worker sent the asking turn."""
 
     task: str
-    fence: int
+    fence: Fence
     lease_s: Seconds
 
 
 class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
     """The door's answer to a turn."""
 
-    n: int
+    n: Count
     outcomes: tuple[Outcome, ...] = ()
     grants: tuple[Grant, ...] = ()
     renewed: tuple[Renewed, ...] = ()
     #: Fences of leases that aren't this worker's any more: stop, discard.
-    lost: tuple[int, ...] = ()
+    lost: tuple[Fence, ...] = ()
     #: Tasks that were called off while this worker held them.
     cancelled: tuple[str, ...] = ()
     paused: str | None = None
     retry_after_s: Seconds | None = None
-    live_workers: int = 0
+    live_workers: Count = 0
     spread_s: Seconds = 0.0
     roots: tuple[str, ...] = ()
     #: What is owed to this worker since the voucher that it said it has.
@@ -503,7 +503,7 @@ class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
 class TurnRefused(Answer, frozen=True, tag="refused", tag_field="frame"):
     """The door's "no" to a whole turn, over a session (over HTTP it is the error envelope)."""
 
-    n: int
+    n: Count
     error: ErrorBody
 
 
@@ -531,7 +531,7 @@ class GrantPush(Answer, frozen=True, tag="grants", tag_field="frame"):
     """
 
     boot: str
-    n: int
+    n: Count
     after_s: Seconds
     grants: tuple[Grant, ...]
 
@@ -583,7 +583,7 @@ class PeerSettings(Answer, frozen=True):
 class DhtSettings(Answer, frozen=True):
     """How often a worker looks for providers of the rendezvous tag, seconds."""
 
-    interval_s: float = 10.0
+    interval_s: Annotated[float, Meta(gt=0, le=86_400)] = 10.0
 
 
 class SwarmSettings(Answer, frozen=True):

@@ -50,7 +50,8 @@ class Executions:
             with execution.scope:
                 yield execution
         finally:
-            del self._running[fence]
+            if self._running.get(fence) is execution:  # else a door gave the fence twice, and it is another's by now
+                del self._running[fence]
 
     def stop(self, fence: int, why: StopReason) -> None:
         """Stop an execution, if there is one; no further request leaves."""

@@ -56,6 +56,11 @@ MAX_REPORTS: Final = MAX_SLOTS
 #: First and last wait before an outcome is reported again that the door couldn't take just now.
 REPORT_AGAIN_S: Final = 1.0
 REPORT_AGAIN_MAX_S: Final = 60.0
+#: A door that asks for a longer wait is asked again after this: a mistake or a lie must not silence a worker for good.
+LONGEST_WAIT_S: Final = 300.0
+#: With so much waiting to be said (twice what a worker can hold) a grant that it has no slot for isn't even given back:
+#: its lease runs out.
+MAX_UNSAID: Final = 2 * MAX_SLOTS
 
 #: The door is willing but not able: the same outcome is reported again later.
 _TRANSIENT: Final = frozenset(
@@ -307,11 +312,15 @@ class Turns:
 
         Outcomes that the door can't take just now count as work in hand: whatever can't be put down isn't picked up.
         """
+        unsaid = sum(report.tries > 0 for report in self._reports.values())
+        return max(0, self._room(now) - unsaid)
+
+    def _room(self, now: float) -> int:
+        """How many more tasks there are slots for, and no reason of our own against them."""
         if self._own_hold(now) is not None:
             return 0
         limit = self.slots if self.ask_limit is None else min(self.slots, self.ask_limit)
-        unsaid = sum(report.tries > 0 for report in self._reports.values())
-        return max(0, limit - self.working - unsaid)
+        return max(0, limit - self.working)
 
     def _askable(self, now: float) -> int:
         """How many tasks it may ask for now."""
@@ -421,7 +430,8 @@ class Turns:
         if error.code == RefusalCode.STALE_TURN and self._count_on(error, opened):
             return []
         if error.code not in _MALFORMED:
-            self.unanswered(now, wait_s=error.retry_after_s if error.retry_after_s is not None else REPORT_AGAIN_S)
+            wait_s = error.retry_after_s if error.retry_after_s is not None else REPORT_AGAIN_S
+            self.unanswered(now, wait_s=min(wait_s, LONGEST_WAIT_S))
             return []
         self._open = None
         self._say_hello = self._say_hello or opened.turn.hello is not None
@@ -482,7 +492,7 @@ class Turns:
         if answer.vouchers:
             effects.append(Promised(vouchers=answer.vouchers))
         if answer.retry_after_s is not None:
-            self._asked_until = now + answer.retry_after_s
+            self._asked_until = now + min(answer.retry_after_s, LONGEST_WAIT_S)
         return effects
 
     def _take_outcomes(self, opened: _Open, outcomes: Iterable[Outcome], now: float) -> Iterator[Effect]:
@@ -495,7 +505,8 @@ class Turns:
             elif error is None or error.code in _TRANSIENT:
                 report.tries += 1
                 wait_s = min(REPORT_AGAIN_S * 2 ** min(report.tries - 1, 10), REPORT_AGAIN_MAX_S)
-                report.not_before = now + max(wait_s, (error.retry_after_s if error else None) or 0.0)
+                asked_s = (error.retry_after_s if error else None) or 0.0
+                report.not_before = now + max(wait_s, min(asked_s, LONGEST_WAIT_S))
             elif error.code == RefusalCode.RESULT_UNREADABLE and isinstance(report.entry, Done):
                 lease = self._leases.get(report.entry.fence)
                 if lease is not None:
@@ -549,8 +560,9 @@ class Turns:
                 yield Shelved(entry=report.entry)
         self.offers.close((task,))
         lease = Lease(task=task, fence=grant.fence, acknowledged_at=since, lease_s=grant.lease_s, granted_at=now)
-        if self.draining or not self.free or now >= lease.ends_at:
-            self._say(Released(task=task, fence=grant.fence), now)
+        if not self._room(now) or now >= lease.ends_at:
+            if len(self._reports) < MAX_UNSAID:
+                self._say(Released(task=task, fence=grant.fence), now)
             return
         self._leases[grant.fence] = lease
         yield Start(grant=grant)

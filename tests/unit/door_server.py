@@ -55,6 +55,7 @@ class DoorServer:
     Attributes:
         seed: of the key that signs the settings.
         refuse: path → (status, code) that it is refused with.
+        says: path → (status, body) that it is answered with, whatever it is; a redirect goes to the same path.
         answer: what a turn is answered with; None: nothing.
         upgrades: False where something in between doesn't pass WebSockets.
     """
@@ -64,6 +65,7 @@ class DoorServer:
         self.network_id = "network-one"
         self.doors: tuple[str, ...] = ()
         self.refuse: dict[str, tuple[int, str]] = {}
+        self.says: dict[str, tuple[int, bytes]] = {}
         self.answer: Answer = lambda turn: TurnAnswer(n=turn.n)
         self.upgrades = True
         self.tamper = False
@@ -123,6 +125,8 @@ class DoorServer:
             elif isinstance(event, h11.EndOfMessage):
                 status, answer = self._call(request, body)
                 headers = [("Content-Length", str(len(answer))), ("Content-Type", "application/json")]
+                if 300 <= status < 400:
+                    headers.append(("Location", request.target.decode()))
                 response = h11.Response(status_code=status, headers=headers)
                 await stream.send_all(
                     (connection.send(response) or b"")
@@ -136,6 +140,8 @@ class DoorServer:
 
     def _call(self, request: h11.Request, body: bytes) -> tuple[int, bytes]:
         path = request.target.decode().partition("?")[0]
+        if path in self.says:
+            return self.says[path]
         if path in self.refuse:
             status, code = self.refuse[path]
             return status, refusal(code)

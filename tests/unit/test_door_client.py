@@ -350,6 +350,51 @@ async def test_where_websockets_do_not_pass_turns_go_by_post(
     assert [one.n for one in server.posted] == [1]
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b""),
+        (200, b"<html>welcome</html>"),
+        (200, b'{"data":[]}'),
+        (200, b'{"data":{"frame":"turn","n":-1}}'),
+        (200, b'{"data":{"frame":"turn","n":2,"grants":[{"fence":1e400}]}}'),
+        (302, b""),
+        (308, b""),
+        (500, b'{"error":{"code":7}}'),
+    ],
+)
+async def test_a_posted_turn_whose_answer_makes_no_sense_is_unanswered_and_the_worker_goes_on(
+    server: DoorServer, alice: Identity, tmp_path: Path, status: int, body: bytes
+) -> None:
+    server.upgrades = False
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn(1)) == TurnAnswer(n=1)
+        for path in ("/v1/turns", "/v1/robots"):
+            server.says[path] = (status, body)
+        with pytest.raises(DoorUnreachable):
+            await door.turn(turn(2))
+        with pytest.raises(DoorUnreachable):
+            await door.robots("http://site")
+        server.says.clear()
+        assert await door.turn(turn(2)) == TurnAnswer(n=2)
+
+
+async def test_an_impostor_among_the_doors_keeps_nobody_from_the_root(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with open_door_server() as impostor:
+        impostor.network_id = server.network_id
+        link = JoinLink(url=impostor.url, invite="sesame", key_id=server.key_id)
+        server.doors = ()
+        async with door_to(server, alice, tmp_path):
+            pass  # a member now, who knows where the root's door is
+        async with door_to(server, alice, tmp_path) as door:
+            door._link = link
+            door.url = impostor.url
+            await door.learn_settings()
+            assert door.url == server.url
+
+
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_of_a_door_are_a_frame_or_malformed(sent: bytes) -> None:
     with contextlib.suppress(MalformedInput):
