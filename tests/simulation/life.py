@@ -34,18 +34,40 @@ from tests.simulation.time import Timeline
 from tests.simulation.watch import Broken, Pace, Watch, check_books
 from tests.simulation.worker import Worker
 
-__all__ = ["Simulation"]
+__all__ = ["Simulation", "Size"]
 
 #: Healing may take so long, seconds: backoffs, cooling off and leases of 15 min included.
 HEALING_S: Final = 4 * 3600.0
+#: In a life of a size that was asked for: so many tasks are of one site, at least, and so many workers see one thing
+#: happen a second.
+TASKS_A_SITE: Final = 1_000
+WORKERS_AN_ACT: Final = 20
+#: The most tasks of one submission.
+CHUNK: Final = 1_000
+#: How often a life is looked at while it goes on, virtual seconds.
+LOOK_S: Final = 1.0
 #: What a wall clock is set by, seconds: what a time server corrects, and what people do.
 NUDGED_S: Final = (-0.5, 0.5)
 SET_S: Final = (-7_200.0, -30.0, 30.0, 7_200.0)
 
 
 @attrs.frozen(kw_only=True)
+class Size:
+    """How big a life is, where its seed doesn't draw that."""
+
+    workers: int
+    tasks: int
+
+
+@attrs.frozen(kw_only=True)
 class Plan:
-    """What a life is made of; drawn from its seed."""
+    """What a life is made of; drawn from its seed.
+
+    Args:
+        least_sites: so many there are at least.
+        chaos_s: how long things go wrong.
+        acts_per_s: how many things people do, or happen, meanwhile.
+    """
 
     workers: int
     tasks: int
@@ -53,10 +75,25 @@ class Plan:
     weather: Weather
     roots: int
     assigns: bool
+    acts_per_s: float = 1.0
+    least_sites: int = 1
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> Plan:
-        """Mostly small, so that many are lived; one in eight is as big as they get."""
+    def drawn(cls, rng: random.Random, size: Size | None) -> Plan:
+        """Mostly small, so that many are lived; one in eight is as big as they get. Or of a given size."""
+        plan = cls._drawn(rng)
+        if size is None:
+            return plan
+        return attrs.evolve(
+            plan,
+            workers=size.workers,
+            tasks=size.tasks,
+            least_sites=size.tasks // TASKS_A_SITE,
+            acts_per_s=max(1.0, size.workers / WORKERS_AN_ACT),
+        )
+
+    @classmethod
+    def _drawn(cls, rng: random.Random) -> Plan:
         big = rng.random() < 0.125
         return cls(
             workers=rng.randint(1, 20 if big else 6),
@@ -85,15 +122,26 @@ class Simulation:
         database: an empty ledger's file, of this run alone.
         tell: gets a line for each step, when a seed is replayed.
         bug: what is wrong with the ledger in this life.
+        size: of this life; drawn from the seed where it isn't given.
+        look: called every now and then while it goes on.
     """
 
     def __init__(
-        self, seed: int, database: Path, *, tell: Callable[[str], None] | None = None, bug: Bug | None = None
+        self,
+        seed: int,
+        database: Path,
+        *,
+        tell: Callable[[str], None] | None = None,
+        bug: Bug | None = None,
+        size: Size | None = None,
+        look: Callable[[Simulation], None] = lambda _: None,
     ) -> None:
+        self._size = size
+        self._look = look
         self.rng = rng = random.Random(seed)
         self._tell = tell
         self.counts: Counter[str] = Counter()
-        self.plan = plan = Plan.drawn(rng)
+        self.plan = plan = Plan.drawn(rng, size)
         self.timeline = Timeline()
         self.network = Network(self.timeline, random.Random(rng.random()), plan.weather)
         rate = rng.choice((0.0, 0.5, 2.0, 20.0))
@@ -111,6 +159,8 @@ class Simulation:
         self.workers: dict[WorkerRef, Worker] = {}
         #: How far the wall clock of the ledger's machine is off.
         self.wall_off_s = 0.0
+        #: When the last task had ended, virtual seconds.
+        self.done_s = 0.0
         self.roots: list[Root] = []
         together = Together()
         for number in range(plan.roots):
@@ -140,7 +190,7 @@ class Simulation:
                 latency_s=rng.choice((0.05, 0.5, 3.0)),
                 crawl_delay_s=rng.choice((1.0, 5.0)) if rng.random() < 0.25 else None,
             )
-            for number in range(rng.randint(1, 5))
+            for number in range(max(rng.randint(1, 5), self.plan.least_sites))
         ]
 
     def _add_worker(self, number: int) -> None:
@@ -209,19 +259,32 @@ class Simulation:
             if site.crawl_delay_s is not None:
                 delay_s = site.crawl_delay_s
                 self.roots[0].do(SetHostPace(host=name, rate_per_s=1 / delay_s, burst=1.0, one_at_a_time=True))
-        self.people.submit(self.rng.randint(1, self.plan.tasks))
+        self._begin()
         self._plan_next()
-        self.timeline.run_until(self.plan.chaos_s)
+        self._live_until(self.plan.chaos_s)
         self._heal()
-        ends_at = self.timeline.now + HEALING_S
-        self.timeline.run_until(ends_at, unless=lambda: self.watch.is_done)
+        self._live_until(self.timeline.now + HEALING_S, unless=lambda: self.watch.is_done)
         if left := self.watch.unfinished:
             raise Broken(f"{len(left)} tasks never ended; the first, {left[0]}, is {self.watch.tasks[left[0]].status}")
+        self.done_s = self.timeline.now
         self.timeline.run_until(self.timeline.now + 30.0)  # what is still under way arrives
         check_books(self.roots[0].world, self.watch)
 
+    def _begin(self) -> None:
+        """Submit what is there from the start."""
+        if self._size is None:
+            self.people.submit(self.rng.randint(1, self.plan.tasks))
+            return
+        for first in range(0, self.plan.tasks, CHUNK):
+            self.people.submit(min(CHUNK, self.plan.tasks - first))
+
+    def _live_until(self, moment: float, *, unless: Callable[[], bool] = lambda: False) -> None:
+        while self.timeline.now < moment and not unless():
+            self.timeline.run_until(min(moment, self.timeline.now + LOOK_S), unless=unless)
+            self._look(self)
+
     def _plan_next(self) -> None:
-        self.timeline.after(self.rng.expovariate(1.0), self._act)
+        self.timeline.after(self.rng.expovariate(self.plan.acts_per_s), self._act)
 
     def _act(self) -> None:
         if self.timeline.now > self.plan.chaos_s:
