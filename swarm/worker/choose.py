@@ -14,11 +14,13 @@ from typing import Final
 import attrs
 
 from swarm.model import TaskId
-from swarm.wire import Announcement, Hello, Offer
+from swarm.wire import Announcement, Hello, Offer, Requires
 
 #: Roots announce at most twice the free slots of a swarm; this is as much as one worker can ever use, with room for
 #: several roots. Beyond it the offers that were heard first go.
 MAX_OFFERS: Final = 1_000
+#: Most offers require nothing, and each worker looks at all.
+_NOTHING: Final = Requires()
 
 
 def spread_share(instance: str, task: TaskId) -> float:
@@ -29,10 +31,11 @@ def spread_share(instance: str, task: TaskId) -> float:
 
 def can_do(hello: Hello, offer: Offer) -> bool:
     """Whether asking for this offer can help. The root decides; what it would certainly refuse isn't asked for."""
+    if offer.kind not in hello.kinds:
+        return False
     requires = offer.requires
-    return (
-        offer.kind in hello.kinds
-        and set(requires.labels) <= set(hello.labels)
+    return requires == _NOTHING or (
+        set(requires.labels) <= set(hello.labels)
         and requires.region in (None, hello.region)
         and all(hello.kinds.get(kind, version) == version for kind, version in requires.versions.items())
     )
@@ -84,7 +87,7 @@ class OfferBook:
         for offer in announcement.offers:
             if offer.id in held or offer.id in self._offers or not can_do(self._hello, offer):
                 continue
-            wait_s = announcement.spread_s * spread_share(self._instance, offer.id)
+            wait_s = announcement.spread_s and announcement.spread_s * spread_share(self._instance, offer.id)
             self._offers[offer.id] = _Heard(heard_at=now, due_at=now + wait_s, priority=offer.priority)
         self.close(announcement.closed)
         while len(self._offers) > MAX_OFFERS:

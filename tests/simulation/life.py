@@ -352,8 +352,7 @@ class Simulation:
             self._come_back(worker, 0.0)
 
     def _come_back(self, worker: Worker, after_s: float) -> None:
-        wait_s = after_s + self.rng.uniform(0.5, 60)
-        self.timeline.after(wait_s, lambda: None if worker.is_up else worker.start())
+        worker.come_back(after_s + self.rng.uniform(0.5, 60))
 
     def _worker_leaves(self) -> None:
         worker = self._up()

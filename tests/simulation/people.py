@@ -278,10 +278,12 @@ class People:
         def undo() -> bool:
             if not self.do(Admit(owner=owner, who=OPERATOR, why=WHY)):
                 return False
+            worker.revoked = False
             if not worker.is_up:
                 worker.start()
             return True
 
+        worker.revoked = True
         for answer in self._ask(root, Revoke(owner=owner, who=OPERATOR, why=WHY)):
             assert isinstance(answer, Revoked)
             for ref in answer.workers:

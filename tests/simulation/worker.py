@@ -43,6 +43,8 @@ UNANSWERED_WAIT_S: Final = 0.5
 #: As ``swarm.worker.leave`` has them.
 GRACE_S: Final = 8.0
 LAST_WORD_S: Final = 3.0
+#: Until somebody starts it again.
+AGAIN_S: Final = 1.0
 #: Storing and uploading a result.
 UPLOAD_S: Final = 0.01
 #: What a liar says of a site: the most that can be said.
@@ -120,6 +122,8 @@ class Worker:
     #: The IP address that it calls from.
     address: str = "192.0.2.1"
     is_up: bool = False
+    #: Whether an operator revoked its keys.
+    revoked: bool = False
     life: int = 0
     session: _Session | None = None
     #: What outlives a kill: outcomes that aren't answered, results of leases that are over.
@@ -135,6 +139,7 @@ class Worker:
     _looks: int = attrs.field(init=False, default=0)
     _positions: dict[str, tuple[int, int]] = attrs.field(init=False)
     _stalled_until: float = attrs.field(init=False, default=0.0)
+    _back_at: float = attrs.field(init=False, default=0.0)
 
     # ── its lives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -163,10 +168,17 @@ class Worker:
         self.counts["workers killed"] += 1
 
     def turned_away(self) -> None:
-        """The door refuses this worker for good: the program ends."""
+        """The door refuses this worker for good: the program ends; its owner tries again once it is admitted."""
         self.is_up = False
         self.session = None
         self.counts["workers turned away"] += 1
+        if not self.revoked:
+            self.come_back(AGAIN_S)
+
+    def come_back(self, seconds: float) -> None:
+        """Start again after so long, if it is down then."""
+        self._back_at = self.timeline.now + seconds
+        self.timeline.at(self._back_at, lambda: None if self.is_up else self.start())
 
     def leave(self) -> None:
         """The first request to stop: drain, then give back what is left, then go (``swarm.worker.leave``)."""
@@ -178,7 +190,12 @@ class Worker:
     def _give_all_back(self) -> None:
         self._apply(self.turns.release_all(self.now))
         self._look()
-        self._later(LAST_WORD_S, self.kill)
+        self._later(LAST_WORD_S, self._go)
+
+    def _go(self) -> None:
+        self.kill()
+        if self.timeline.now >= self._back_at:  # it was wanted again before it had gone
+            self.come_back(AGAIN_S)
 
     def hold(self, seconds: float) -> None:
         """Ask for nothing for a while, as when its failures look like its own."""
