@@ -58,7 +58,7 @@ def test_a_crawl_delay_holds_on_two_roots_and_ten_workers_of_which_some_are_kill
     how = ("--slots", "2", "--allow-private", "on", "--p2p", "off")
     workers = [scene.worker((one, two)[number % 2], *how, name=name, wait=False) for number, name in enumerate(NAMES)]
     for worker in workers:
-        worker.wait_seen(120)  # ten interpreters start at once
+        worker.wait_seen()
     urls = [f"{site}/item/{number}" for number in range(1, PAGES + 1)]
     job = one.door.submit([page(url, max_attempts=9) for url in urls])["job"]
 
