@@ -16,7 +16,7 @@ from swarm.content.manifest import Manifest, UrlOutcome
 from swarm.errors import StoreFull
 from swarm.executors.base import Execution, Executor, TaskDeferred, TaskFailed, Tools
 from swarm.logs import working_on
-from swarm.model import Address, Reason
+from swarm.model import Address, Reason, TaskId
 from swarm.web.blocked import heeded
 from swarm.wire import REASON_PATTERN, Grant
 from swarm.worker.leases import Executions
@@ -36,7 +36,7 @@ async def execute(
     tools: Callable[[Grant], Tools],
     versions: Mapping[str, str],
     executions: Executions,
-    begin: Callable[[int], bool],
+    begin: Callable[[int, TaskId], bool],
     clock: Callable[[], float],
 ) -> None:
     """Run grants one after another until the channel closes; start one such task a slot.
@@ -48,12 +48,12 @@ async def execute(
         tools: what an executor may use for one grant.
         versions: what goes into manifests beside the executor's own version.
         executions: where the scope of each execution is found by its fence.
-        begin: told the fence; False where the lease is gone already.
+        begin: told the fence and the task; False where the lease is gone already.
         clock: seconds.
     """
     async with grants, results:
         async for grant in grants:
-            if not begin(grant.fence):
+            if not begin(grant.fence, grant.task.id):
                 continue
             with working_on(grant.task.id, grant.fence):
                 result = await run_grant(grant, executors, tools, versions=versions, executions=executions, clock=clock)

@@ -192,8 +192,11 @@ class Turns:
 
     # ── what the slots tell it ────────────────────────────────────────────────────────────────────────────────────
 
-    def started(self, fence: int) -> bool:
-        """A slot begins a grant. False: the lease is gone, leave it."""
+    def started(self, fence: int, task: TaskId | None = None) -> bool:
+        """A slot begins a grant. False: the lease is gone (or another ledger's, of the same fence), leave it."""
+        lease = self._leases.get(fence)
+        if task is not None and lease is not None and lease.task != task:
+            return False
         return self._advance(fence, Stage.WAITING, Stage.RUNNING)
 
     def executed(self, fence: int) -> bool:
