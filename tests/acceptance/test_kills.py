@@ -12,6 +12,7 @@ import httpx
 from swarm.model import Reason, Status
 from tests.acceptance.exactly_once import assert_ended_once
 from tests.acceptance.harness import Scene, Worker, noop, until
+from tests.acceptance.plugins import POISON, install
 from tests.acceptance.proxy import Proxy, Verdict
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S
@@ -21,16 +22,6 @@ SUBMISSIONS, TASKS_PER_SUBMISSION = 30, 20
 WORKERS_KILLED_TO_GIVE_UP = 3
 #: The first one is forgiven.
 RESTARTS_TO_GIVE_UP = 1 + 3
-
-POISON = """
-import os, signal
-
-class Poison:
-    version = "1"
-
-    async def run(self, task, tools):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def test_workers_killed_mid_task_lose_nothing_and_repeat_no_ending(scene: Scene) -> None:
@@ -113,9 +104,9 @@ def test_root_killed_at_ten_random_moments_ends_every_task_exactly_once(scene: S
 def test_task_that_kills_its_workers_fails_naming_three_and_its_neighbours_complete(
     scene: Scene, tmp_path: Path
 ) -> None:
-    plugins = _install_poison(tmp_path / "plugins")
+    poisoned_env = install(tmp_path / "plugins", POISON)
     root = scene.root("--host-rate", "0", "--first-lease", "2")
-    victims = scene.workers(root, names=("alice", "bob", "carol"), env={"PYTHONPATH": str(plugins)})
+    victims = scene.workers(root, names=("alice", "bob", "carol"), env=poisoned_env)
     neighbours = [noop(sleep_s=0.5) for _ in range(40)]
     poison = {"kind": "poison", "urls": ["http://poison.invalid/"]}
     submitted = root.door.submit([*neighbours[:20], poison, *neighbours[20:]])
@@ -130,16 +121,16 @@ def test_task_that_kills_its_workers_fails_naming_three_and_its_neighbours_compl
         assert victim.address in task["detail"]
     assert_ended_once(root.door.history(poisoned), how=Status.FAILED)
 
-    scene.worker(root, name="dave", env={"PYTHONPATH": str(plugins)})
+    scene.worker(root, name="dave", env=poisoned_env)
     assert root.door.wait_done(submitted["job"])["counts"] == {"completed": 40, "failed": 1}
 
 
 def test_task_that_kills_workers_that_are_started_again_is_given_up_and_its_neighbours_complete(
     scene: Scene, tmp_path: Path
 ) -> None:
-    plugins = _install_poison(tmp_path / "plugins")
+    poisoned_env = install(tmp_path / "plugins", POISON)
     root = scene.root("--host-rate", "0")
-    victims = scene.workers(root, "--slots", "8", names=("alice", "bob"), env={"PYTHONPATH": str(plugins)})
+    victims = scene.workers(root, "--slots", "8", names=("alice", "bob"), env=poisoned_env)
     poison = {"kind": "poison", "urls": ["http://poison.invalid/"]}
     # long enough to be in hand when the poison beside them kills the worker
     neighbours = [noop(sleep_s=1.0, more={"max_attempts": attempts}) for attempts in (1, 3) for _ in range(12)]
@@ -177,13 +168,3 @@ def _holds(worker: Worker, job: str) -> bool:
 
 def _ended(task: dict[str, object]) -> dict[str, object] | None:
     return task if task["status"] in {"completed", "failed", "cancelled"} else None
-
-
-def _install_poison(directory: Path) -> Path:
-    """An executor as a plugin brings it: a module and its entry point."""
-    described = directory / "poison-1.dist-info"
-    described.mkdir(parents=True)
-    (directory / "poison.py").write_text(POISON)
-    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: poison\nVersion: 1\n")
-    (described / "entry_points.txt").write_text("[swarm.executors]\npoison = poison:Poison\n")
-    return directory

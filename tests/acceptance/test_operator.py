@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from tests.acceptance.harness import PROJECT, Root, Scene, Worker, command, noop, until
+from tests.acceptance.plugins import HELD, Hold, install
 from tests.patience import PATIENCE_S
 
 #: What the hosts of these tasks are called decides nothing: a noop asks no site.
@@ -39,7 +40,7 @@ def _submit(root: Root, *tasks: dict[str, Any]) -> tuple[str, list[str]]:
 
 def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) -> None:
     root = scene.root("--host-rate", "0", "--p2p", "off")
-    alice, bob = scene.workers(root, names=("alice", "bob"))
+    alice, bob = scene.workers(root, names=("alice", "bob"), env=install(scene.directory / "plugins", HELD))
 
     # Pause: nothing is granted, and `why` says who, why and since when; resume, and it is done.
     _root(root, "pause", "--why", "the network is being repaired")
@@ -58,7 +59,8 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     assert len({root.door.task(one)["assignee"] for one in tasks}) == 2
 
     # Quarantine: who holds a task of the host loses it to the other, and gets no more of it.
-    job, (task,) = _submit(root, noop(host=BUSY, sleep_s=3))
+    hold = Hold(scene.directory)
+    job, (task,) = _submit(root, hold.task(BUSY))
     held = until(lambda: _holder(root, task), "the task to be granted")
     second = bob if held == alice.address else alice
     _root(root, "quarantine", held, BUSY, "--for", "10m", "--why", "it is being blocked")
@@ -67,11 +69,13 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     root.door.wait_done(many)
     assert {root.door.task(one)["assignee"] for one in tasks} == {second.address}
     assert "quarantined" in {event["move"] for event in root.door.history(task)}
-    root.door.wait_done(job)
+    hold.let_go()
+    assert root.door.wait_done(job)["counts"] == {"completed": 1}
 
     # Revoke in the midst of a task: its session ends, the task waits again, the process ends with 5.
     _root(root, "unquarantine", held, BUSY)
-    job, (task,) = _submit(root, noop(sleep_s=4))
+    hold = Hold(scene.directory)
+    job, (task,) = _submit(root, hold.task())
     held = until(lambda: _holder(root, task), "the task to be granted")
     revoked, other = (alice, bob) if held == alice.address else (bob, alice)
     assert "1 sessions ended, 1 tasks wait again" in _root(root, "revoke", held, "--why", "sends broken results")
@@ -80,10 +84,11 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     until(lambda: _holder(root, task) == other.address, "the other worker to have it")
     revoked.start()  # its key is revoked, and so is its address
     assert revoked.process.wait(PATIENCE_S) == 5
-    root.door.wait_done(job)
+    hold.let_go()
+    assert root.door.wait_done(job)["counts"] == {"completed": 1}
 
     # Fail by hand, and replay.
-    job, (task,) = _submit(root, noop(sleep_s=60))
+    job, (task,) = _submit(root, Hold(scene.directory).task())
     until(lambda: _holder(root, task), "the task to be granted")
     assert _root(root, "fail", task, "--why", "it hangs") == f"{task}\tfailed\n"
     seen = root.door.task(task)
