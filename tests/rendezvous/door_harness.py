@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,23 @@ class Stage:
         key = new_key(Role.REQUESTER)
         await self.door.ledger.call(PutKey(digest=digest_of(key), role=Role.REQUESTER, owner=name))
         return Caller(http=self.http, url=self.url, key=key)
+
+    async def asks_and_is_cut(self, call: str, key: str) -> None:
+        """Ask for something large, read nothing of the answer, and wait until the door has cut the connection."""
+        host, port = self.url.removeprefix("http://").split(":")
+        loop = asyncio.get_running_loop()
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            await loop.sock_connect(deaf, (host, int(port)))
+            await loop.sock_sendall(deaf, f"{call} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    try:
+                        deaf.send(b"\r")
+                    except ConnectionError:
+                        return
+                    await asyncio.sleep(0.05)
 
     def enrolment(self, name: str, challenge: str, **changes: Any) -> tuple[dict[str, Any], bytes, bytes]:
         from eth_account import Account

@@ -20,6 +20,7 @@ from rendezvous.ledger.ops import HoldHost, KeepApart, SetHostPace
 from rendezvous.policy import contexts, records
 from rendezvous.policy.hours import Hours, parse_hours
 from swarm.wire import Hello, NewTask
+from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import HELLO, Caller, Reply, Stage, Worker, door
 
 HOST = "site.example"
@@ -241,8 +242,7 @@ async def test_a_worker_that_let_a_lease_run_out(tmp_path: Path) -> None:
         await cast.worker("bob")
         (task,) = await cast.tasks(1)
         await cast.granted(alice, task)
-        for _ in range(400):  # the ledger's own clock ends the lease
-            if (await cast.carol.get(f"/v1/tasks/{task}")).data["status"] == "pending":
-                break
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE_S):  # the ledger's own clock ends the lease
+            while (await cast.carol.get(f"/v1/tasks/{task}")).data["status"] != "pending":  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.05)
         assert await cast.code(alice, task) == "passed_over"
