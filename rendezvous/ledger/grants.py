@@ -19,7 +19,7 @@ from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn
 from rendezvous.ledger.picker import Picker
 from rendezvous.ledger.rows import TaskRow, task_body
-from rendezvous.ledger.rules import load_rules
+from rendezvous.ledger.rules import load_rules, refuse_revoked
 from rendezvous.ledger.shared_pace import shares
 from rendezvous.ledger.turns import TurnWork, renew_lease
 from rendezvous.ledger.unit import Unit, as_json
@@ -43,7 +43,7 @@ def grant(unit: Unit, lines: Lines, turns: Sequence[TurnWork]) -> None:
     for turn in turns:
         if turn.again:  # but for what a quarantine took back in this very group
             _grant_again(unit, turn, [row for row in turn.again if is_live(row, now=unit.now)])
-    present = [turn for turn in turns if not turn.outdated]
+    present = [turn for turn in turns if not turn.outdated and not _is_revoked(unit, turn)]
     rules = load_rules(unit)
     if rules.pauses.swarm is not None:  # told to those too that ask for nothing since they know of it
         _refuse_all(present, check_paused(rules.pauses))
@@ -89,6 +89,14 @@ def _shared(unit: Unit, lines: Lines, picks: Sequence[_Pick]) -> Sequence[_Pick]
                 RefusalCode.HOST_PACED, f"others had the turns of {host.host} for now", retry_after_s=1.0
             )
     return given
+
+
+def _is_revoked(unit: Unit, turn: TurnWork) -> bool:
+    """Whether the worker was revoked since the door let its turn in."""
+    refusal = refuse_revoked(unit, turn.worker.ref.address)
+    if refusal is not None:
+        turn.refused.update((task, refusal) for task in turn.op.offers)
+    return refusal is not None
 
 
 def _refuse_all(turns: Iterable[TurnWork], refusal: Refusal | None) -> None:
@@ -196,7 +204,9 @@ def assign(unit: Unit, lines: Lines, op: Assign) -> tuple[Assigned, ...]:
         number for number, _ in unit.connection.rows(unit.statements.held_seqs, as_json([t.worker.n for t in turns]))
     )
     rooms = [
-        min(one.free, one.slots - held[turn.worker.n]) if turn.worker.boots[:1] == [one.boot] else 0
+        min(one.free, one.slots - held[turn.worker.n])
+        if turn.worker.boots[:1] == [one.boot] and not _is_revoked(unit, turn)
+        else 0
         for one, turn in zip(op.workers, turns, strict=True)
     ]
     wanted = sum(room for room in rooms if room > 0)

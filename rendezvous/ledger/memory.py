@@ -77,6 +77,8 @@ class Memory:
         self.contexts: dict[tuple[str, str], Context | None] = {}
         #: The hosts where workers of one network are kept apart.
         self.apart: frozenset[int] | None = None
+        #: Whose keys were revoked: by whom, and why.
+        self.revoked: dict[str, tuple[str, str]] | None = None
         #: The hosts that were found slow, and until when.
         self.slow: dict[int, float] | None = None
 

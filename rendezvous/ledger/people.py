@@ -27,6 +27,7 @@ __all__ = ["admit", "enrol", "keep_acceptance", "put_invite", "put_key", "remove
 def put_key(unit: Unit, op: PutKey) -> None:
     """Store a key; the name's earlier one is revoked, and who was revoked is taken back by it."""
     unit.connection.run(unit.statements.lift_revocation, op.owner)
+    unit.memory.revoked = None
     _replace_key(unit, op.digest, op.role, op.owner, instance=op.instance, payout=op.payout)
 
 

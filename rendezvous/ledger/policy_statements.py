@@ -29,6 +29,7 @@ class PolicyStatements:
             return compiled(row.on_conflict_do_update(index_elements=keys, set_=kept), *names)
 
         self.pauses: Final = compiled(sa.select(pauses))
+        self.revocations: Final = compiled(sa.select(t.revocations.c.owner, t.revocations.c.who, t.revocations.c.why))
         self.put_pause: Final = putting(pauses)
         self.resume_job: Final = compiled(
             sa.update(pauses)

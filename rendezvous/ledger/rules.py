@@ -17,6 +17,7 @@ from rendezvous.policy.eligibility import Rules
 from rendezvous.policy.hours import Hours
 from rendezvous.policy.pauses import Pause, Scope, pauses_of
 from rendezvous.policy.records import Record
+from swarm.model import Refusal, RefusalCode
 
 __all__ = [
     "ACT",
@@ -31,6 +32,7 @@ __all__ = [
     "note",
     "record_of",
     "records_of",
+    "refuse_revoked",
     "rules_of",
 ]
 
@@ -96,7 +98,21 @@ def load_rules(unit: Unit) -> Rules:
 def note(unit: Unit, *, who: str, act: str, subject: str, why: str) -> None:
     """Keep an act; what was believed of the rules is read again."""
     unit.connection.run(unit.statements.policy.insert_act, unit.next(ACT), unit.now, who, act, subject, why)
-    unit.memory.rules = None
+    unit.memory.rules = unit.memory.revoked = None
+
+
+def refuse_revoked(unit: Unit, owner: str) -> Refusal | None:
+    """Refuse a worker that was revoked: the door let its turn in before."""
+    if not unit.counter(ACT):
+        return None
+    known = unit.memory.revoked
+    if known is None:
+        rows = unit.connection.rows(unit.statements.policy.revocations)
+        known = unit.memory.revoked = {name: (who, why) for name, who, why in rows}
+    if owner not in known:
+        return None
+    who, why = known[owner]
+    return Refusal(RefusalCode.KEY_REVOKED, f"{who} revoked {owner}: {why}")
 
 
 def flags_of(unit: Unit, prefix: str | None) -> Mapping[int, Flag]:
