@@ -479,5 +479,5 @@ async def test_a_certificate_that_is_not_trusted_any_more_does_not_hang_the_sess
 
     _, context = make_certificate(tmp_path)
     async with open_door_server(tls=context) as server:
-        with trio.fail_after(10), pytest.raises(DoorUnreachable, match="certificate isn't trusted"):
+        with trio.fail_after(PATIENCE_S), pytest.raises(DoorUnreachable, match="certificate isn't trusted"):
             await run_session(server.url, "key", tls=trust_certificates(), push=lambda _: None, opened=lambda _: None)
