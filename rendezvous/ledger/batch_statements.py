@@ -61,8 +61,8 @@ NEW_TASK: Final = (
     "expires_at",
     "lane",
     "wake_at",
-    "rank",
     "last_event",
+    "rank",
 )
 
 #: The columns that differ from one event to the next; ``who``, ``reason`` and ``detail`` are mostly NULL.

@@ -123,8 +123,8 @@ class TaskRow:
             self.expires_at,
             self.lane,
             self.wake_at,
-            self.rank,
             self.last_event,
+            self.rank,
         )
 
     def losses(self) -> list[Loss]:

@@ -164,6 +164,7 @@ def _jobs(
     """Each submission's job: found, or made. A submission to a job that isn't its owner's is refused."""
     known = unit.jobs_by_id(ops[index].job for index in fresh)
     jobs: dict[int, Job] = {}
+    made: list[tuple[Any, ...]] = []
     for index in fresh:
         op = ops[index]
         job = known.get(op.job)
@@ -173,12 +174,12 @@ def _jobs(
         if job is None:
             settle = op.settle.value if op.settle is Settle.CHANNEL else None
             job = Job(unit.next("job"), op.job, op.owner, op.name, unit.now, settle)
-            unit.connection.later_once(
-                unit.statements.insert_job, job.n, job.id, job.owner, job.name, job.created_at, job.settle
-            )
+            made.append((job.n, job.id, job.owner, job.name, job.created_at, job.settle))
             unit.keep_job(job)
             known[op.job] = job
         jobs[index] = job
+    if made:
+        unit.connection.later(unit.statements.insert_job, made)
     return jobs
 
 

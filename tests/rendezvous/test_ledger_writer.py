@@ -38,7 +38,7 @@ def writer(engine: Engine) -> Iterator[WriterConnection]:
 
 def pending(seq: int) -> tuple[Any, ...]:
     """A row of ``NEW_TASK``."""
-    return (seq, f"task-{seq}", 1, 5, "0", 3, 300.0, 1.5, 9.25, 1, None, 0.125, seq)
+    return (seq, f"task-{seq}", 1, 5, "0", 3, 300.0, 1.5, 9.25, 1, None, seq, 0.125)
 
 
 def test_a_batch_is_written_whole_and_read_back_as_it_was(engine: Engine, writer: WriterConnection) -> None:
