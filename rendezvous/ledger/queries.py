@@ -27,6 +27,7 @@ from rendezvous.ledger.audit_queries import Walked
 from rendezvous.ledger.channel_queries import VoucherPage
 from rendezvous.ledger.channels import ChannelRow
 from rendezvous.ledger.faults import name_of, unavailable
+from rendezvous.ledger.history import History
 from rendezvous.ledger.money_ops import Book, Intent, Sender
 from rendezvous.ledger.ops import (
     ActView,
@@ -48,8 +49,6 @@ from rendezvous.ledger.views import (
     event_view,
     event_views,
     exported,
-    ledger_event,
-    ledger_events,
     task_view,
     task_views,
 )
@@ -98,6 +97,7 @@ class LedgerReader:
     def __init__(self, engine: Engine, *, settings: LedgerSettings | None = None) -> None:
         self._engine: Final = engine
         self._settings: Final = settings or LedgerSettings()
+        self._history: Final = History(engine)
 
     @property
     def where(self) -> str:
@@ -211,8 +211,7 @@ class LedgerReader:
 
     def ledger_events(self, after: int, through: int, limit: int) -> list[LedgerEvent]:
         """The history after one event up to another, as listeners hear it."""
-        statement = ledger_events().where(t.events.c.id > after, t.events.c.id <= through)
-        return [ledger_event(row) for row in self._rows(statement.order_by(t.events.c.id).limit(limit))]
+        return self._history.read(after, through, limit)
 
     def last_event_id(self) -> int:
         """The number of the last event; 0 before the first."""

@@ -8,9 +8,8 @@ import orjson
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
-from rendezvous.ledger.ops import LedgerEvent, WorkerRef
 from rendezvous.ledger.rows import demand_of
-from swarm.model import Actor, Move, Status
+from swarm.model import Actor, Status
 from swarm.wire import EventView, Requires, TaskView
 
 __all__ = [
@@ -18,8 +17,6 @@ __all__ = [
     "event_view",
     "event_views",
     "exported",
-    "ledger_event",
-    "ledger_events",
     "task_view",
     "task_views",
 ]
@@ -149,47 +146,4 @@ def event_view(row: Any) -> EventView:
         reason=row.reason,
         detail=row.detail,
         job=row.job_id,
-    )
-
-
-#: Whose acts are told with the worker's address.
-_WORKERS: Final = (Actor.ASSIGNEE, Actor.WORKER)
-
-
-def ledger_events() -> sa.Select[Any]:
-    """The history of all tasks with what listeners hear of each event."""
-    return (
-        event_views()
-        .add_columns(t.workers.c.instance, t.tasks.c.priority, t.tasks.c.reward_wei, t.hosts.c.host, t.demands.c.key)
-        .join(t.lanes, t.lanes.c.n == t.tasks.c.lane)
-        .join(t.hosts, t.hosts.c.n == t.lanes.c.host)
-        .join(t.demands, t.demands.c.n == t.lanes.c.demand)
-    )
-
-
-def ledger_event(row: Any) -> LedgerEvent:
-    """A row of ``ledger_events``: the same as the unit that wrote it told."""
-    view, demand = event_view(row), demand_of(row.key)
-    return LedgerEvent(
-        id=view.id,
-        task=view.task,
-        seq=view.seq,
-        move=Move(row.move),
-        source=None if row.source is None else Status(row.source),
-        to=Status(row.target),
-        by=Actor(row.actor),
-        who=row.who or (row.owner if row.actor == Actor.REQUESTER else row.address if row.actor in _WORKERS else None),
-        worker=None if row.worker is None else WorkerRef(row.address, row.instance),
-        fence=row.fence,
-        reason=row.reason,
-        detail=row.detail,
-        at=row.at,
-        job=row.job_id,
-        owner=row.owner,
-        kind=demand.kind,
-        host=row.host,
-        priority=row.priority,
-        tier=demand.tier,
-        reward_wei=int(row.reward_wei),
-        requires=demand.requires,
     )
