@@ -118,7 +118,7 @@ class PolicyStatements:
             "new_apart",
             "the_n",
         )
-        slow_until, lanes = hosts.c.slow_until, t.lanes
+        slow_until = hosts.c.slow_until
         self.slow_hosts: Final = compiled(sa.select(hosts.c.n, slow_until).where(slow_until.is_not(None)))
         self.set_slow: Final = compiled(
             sa.update(hosts).where(hosts.c.n == bindparam("the_n")).values(slow_until=bindparam("new_slow_until")),
@@ -126,18 +126,5 @@ class PolicyStatements:
             "the_n",
         )
         self.forget_slow: Final = compiled(sa.update(hosts).where(slow_until < now).values(slow_until=sa.null()), "now")
-        #: Demands with ready work of hosts that aren't slow; parameters: until when their lanes open, and now.
-        self.other_work: Final = compiled(
-            sa.select(lanes.c.demand)
-            .distinct()
-            .join(hosts, hosts.c.n == lanes.c.host)
-            .where(
-                lanes.c.head_seq.is_not(None),
-                sa.or_(lanes.c.opens_at.is_(None), lanes.c.opens_at < bindparam("soon", type_=Double)),
-                sa.or_(slow_until.is_(None), slow_until <= now),
-            ),
-            "soon",
-            "now",
-        )
         acts = tuple(column.name for column in t.acts.columns)
         self.insert_act: Final = compiled(insert(t.acts).values({name: bindparam(name) for name in acts}), *acts)

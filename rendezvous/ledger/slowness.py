@@ -23,7 +23,7 @@ __all__ = ["SLOW", "held_of_slow", "look_at_leases", "note_end", "others_soon", 
 SLOW: Final = "slow"
 #: So many hosts' shares are remembered at most.
 HOSTS_MOST: Final = 10_000
-#: What other work there is, is believed for so long, seconds: looking for it reads every lane.
+#: What other work there is, is believed for so long, seconds: it is asked for at each grant that a slow host might get.
 BELIEVED_S: Final = 1.0
 _NONE: Final[Mapping[int, float]] = {}
 
@@ -58,8 +58,11 @@ def _host(unit: Unit, row: TaskRow) -> int:
 
 def _count(unit: Unit, host: int, *, slow: bool) -> None:
     shares = unit.fleet.slow_shares
-    if host not in shares and (not slow or len(shares) >= HOSTS_MOST):
-        return
+    if host not in shares:
+        if not slow:
+            return
+        if len(shares) >= HOSTS_MOST:  # the first of them may not have been heard of since
+            del shares[next(iter(shares))]
     share = next_share(shares.get(host, 0.0), slow=slow)
     if share:
         shares[host] = share
@@ -106,6 +109,6 @@ def others_soon(unit: Unit) -> frozenset[int]:
     """The demands that have work of hosts that aren't slow, now or soon."""
     known = unit.fleet.other_work
     if known is None or not known[0] <= unit.now <= known[0] + BELIEVED_S:
-        found = unit.connection.rows(unit.statements.policy.other_work, unit.now + SOON_S, unit.now)
+        found = unit.connection.rows(unit.statements.other_work, unit.now + SOON_S, unit.now)
         known = unit.fleet.other_work = (unit.now, frozenset(demand for (demand,) in found))
     return known[1]

@@ -352,7 +352,9 @@ class Statements:
         first_demand = sa.select(demand.label("demand")).where(ready).cte("ready_demands", recursive=True)
         following = sa.select(demand).where(ready, lanes.c.demand > first_demand.c.demand).correlate(first_demand)
         found = first_demand.union_all(sa.select(following.scalar_subquery()).where(first_demand.c.demand.is_not(None)))
-        self.ready_demands = self._compile(sa.select(found.c.demand).where(found.c.demand.is_not(None)))
+        is_found = found.c.demand.is_not(None)
+        self.ready_demands = self._compile(sa.select(found.c.demand).where(is_found))
+        self.other_work = self._other_work(sa.select(found.c.demand).where(is_found), ready)
         self.ready_lanes = self._compile(
             sa.select(lanes.c.n, lanes.c.head_rank, lanes.c.head_seq, hosts)
             .join(hosts, hosts.c.n == lanes.c.host)
@@ -370,6 +372,24 @@ class Statements:
             "lane",
             "most",
         )
+
+    def _other_work(self, ready_demands: sa.Select[Any], ready: sa.ColumnElement[bool]) -> Compiled:
+        """Demands with work of hosts that aren't slow; parameters: until when closed lanes open, and now.
+
+        Ledgers keep every lane and host, so of each demand no more are read than those of slow hosts that come first.
+        """
+        lanes, hosts = t.lanes, t.hosts
+        (demand,) = ready_demands.selected_columns
+        ends_at = hosts.c.slow_until
+        unslow = sa.and_(
+            hosts.c.n == lanes.c.host, sa.or_(ends_at.is_(None), ends_at <= bindparam("now", type_=Double))
+        )
+        # no EXISTS: PostgreSQL may look that up for all lanes at once
+        first = sa.select(lanes.c.n).where(ready, lanes.c.demand == demand, unslow).limit(sa.literal_column("1"))
+        has_open = first.correlate(*ready_demands.get_final_froms()).scalar_subquery().is_not(None)
+        opens_soon = sa.and_(lanes.c.head_seq.is_not(None), lanes.c.opens_at < bindparam("soon", type_=Double))
+        closed = sa.select(lanes.c.demand).where(opens_soon, unslow)
+        return self._compile(ready_demands.where(has_open).union(closed), "soon", "now")
 
     # ── workers and keys ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from rendezvous.ledger import slowness
+from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.ops import FailedItem, LeaseRef, Pause, Resume, SetHostPace, WorkerFacts, WorkerRef
+from rendezvous.ledger.statements import Statements
+from rendezvous.ledger.writer import open_writer
 from rendezvous.policy.pauses import Scope
 from rendezvous.policy.slowness import SLOW_FOR_S, SLOW_S
 from swarm.model import Refusal, RefusalCode, TaskId
+from tests.postgres import Postgres
 from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, World, check_consistency, facts, new_task
 
 EIGHT = facts(slots=8)
@@ -144,3 +149,34 @@ def test_another_root_and_the_next_start_go_by_what_was_found(database: str) -> 
     assert hosts_of(other, ask(other, ALICE)) == {"slow.test": 4, "fast.test": 4}
     other.close()
     one.close()
+
+
+def test_a_host_is_found_slow_however_many_others_had_a_slow_task_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slowness, "HOSTS_MOST", 3)
+    for number in range(4):
+        submit(world, f"once-{number}.test", 1)
+        find_slow(world, WorkerRef(CAROL.address, f"carol-{number}"))
+    submit(world, "slow.test")
+    find_slow(world, BOB)
+    assert world.value("SELECT count(*) FROM hosts WHERE slow_until IS NOT NULL") == 1
+
+
+def test_the_server_looks_for_other_work_at_one_lane_of_a_demand_and_not_at_all(postgres: Postgres) -> None:
+    url = postgres.new_database()
+    world = World(url)
+    world.submit(*(new_task(host=f"host-{number}.test") for number in range(300)))
+    engine = open_engine(url)
+    looking = Statements(engine.dialect).other_work
+    writer = open_writer(engine)
+    writer.begin()
+    with writer._pooled.driver_connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN ANALYZE {looking.sql}", looking.bind((world.now + 10.0, world.now)))
+        plan = [line for (line,) in cursor.fetchall()]
+    read = [int(rows) * int(loops) for rows, loops in re.findall(r"actual time=\S+ rows=(\d+) loops=(\d+)", str(plan))]
+    assert max(read) < 10, "\n".join(plan)
+    writer.close()
+    engine.dispose()
+    world.close()
+    postgres.drop(url)
