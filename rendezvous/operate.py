@@ -218,6 +218,11 @@ def apart(host: str, end: bool, why: str, **given: Any) -> None:
 def policy(**given: Any) -> None:
     """Show quarantines, profiles, and how tasks came out by version."""
     found = _ask(given, "GET", "/v1/admin/policy")
+    page = found
+    while page.get("next") is not None:
+        page = _ask(given, "GET", "/v1/admin/policy", query=f"?cursor={page['next']}")
+        for name in ("quarantines", "profiles", "versions"):
+            found[name] += page[name]
     for one in found["quarantines"]:
         by = one.get("who") or "the count"
         click.echo(f"quarantine\t{one['worker']}\t{one['host']}\t{one['left_s']:.0f} s\t{by}\t{one['why']}")

@@ -1,7 +1,9 @@
 """``/v1/queue``: how much waits and where, and the waiting tasks as JSON lines, out and in.
 
-A line is a task of a submission with its ``id``, ``job`` and ``owner``, as ``swarm.queue`` has it too. What is imported
-keeps its owner and its job, so that taking the same lines in again makes nothing twice; it gets new ids and no charge.
+A line is a task of a submission with its ``id``, ``job`` and ``owner``, as ``swarm.queue`` has it too, and its dedupe
+key as the ledger keeps it (a digest; nobody can tell the key from it). What is imported keeps its owner, its job and
+its key, so that neither taking the same lines in again nor submitting the same task makes anything twice; it gets new
+ids and no charge.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from uuid6 import uuid7
 
 from rendezvous.door.call import Call
 from rendezvous.door.resources import Door
-from rendezvous.door.submit import check_reward, prepare
+from rendezvous.door.submit import check_kept_for, check_reward, prepare
 from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
 from rendezvous.ledger.queries import LedgerReader
 from swarm.errors import MalformedInput
 from swarm.model import JobId, Refusal, RefusalCode, Status, TaskId
 from swarm.queue.messages import parse_message
-from swarm.wire import MAX_TASKS_PER_SUBMISSION, Answer, TaskIdText, check_storable, decode, encode
+from swarm.wire import MAX_TASKS_PER_SUBMISSION, Answer, Seconds, TaskIdText, check_storable, decode, encode
 
 __all__ = ["HostQueue", "ImportFault", "Imported", "QueueView", "export_queue", "import_queue", "queue"]
 
@@ -78,12 +80,20 @@ class Imported(Answer, frozen=True):
     faults: tuple[ImportFault, ...] = ()
 
 
+class _KeptKey(msgspec.Struct, frozen=True):
+    """A dedupe key as a ledger keeps it, and for how long after the task is done."""
+
+    digest: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{22}\Z")]
+    ttl_s: Seconds
+
+
 class _Known(msgspec.Struct, frozen=True):
     """Where a line comes from."""
 
     id: str | None = None
     job: TaskIdText | None = None
     owner: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    kept_key: _KeptKey | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -186,6 +196,12 @@ def _read(number: int, raw: bytes, *, owner: str, fallback: JobId, paid: bool) -
     task = prepare(message.task, job=job)
     if isinstance(task, Refusal):
         return task
+    if where.kept_key is not None:
+        kept = where.kept_key
+        too_short = check_kept_for(kept.ttl_s, message.task)
+        if too_short is not None:
+            return too_short
+        task = msgspec.structs.replace(task, kept_digest=kept.digest, dedupe_ttl_s=kept.ttl_s)
     unpayable = check_reward(task, paid=paid)
     if unpayable is not None:
         return unpayable

@@ -223,7 +223,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(method="POST", path="/v1/admin/apart", summary="Keep workers of one network apart on a host.",
           handler=policy.apart, who=_OPERATOR, body=policy.ApartCall, answer=policy.ApartView),
     Route(method="GET", path="/v1/admin/policy", summary="Quarantines, profiles, and how versions fare.",
-          handler=policy.policy, who=_OPERATOR, answer=policy.PolicyView),
+          handler=policy.policy, who=_OPERATOR, answer=policy.PolicyView, queries=_PAGED),
     Route(method="GET", path="/v1/admin/acts", summary="What operators did, the newest first: who, what, why, when.",
           handler=admin.acts, who=_OPERATOR, answer=Page, item=admin.ActView, queries=_PAGED),
     Route(method="GET", path="/metrics", summary="For Prometheus.", handler=status.metrics, who=_OPERATOR,

@@ -148,7 +148,7 @@ def _by_hand(reader: LedgerReader, *, now: float) -> _ByHand:
             QuarantineView(
                 worker=id_of(one.worker), host=one.host, left_s=round(one.left_s, 1), who=one.who, why=one.why
             )
-            for one in reader.quarantines(now=now)[:SHOWN_QUARANTINES]
+            for one in reader.quarantines(now=now, limit=SHOWN_QUARANTINES)
         ),
         approved=tuple(Approved(name=name, versions=tuple(pinned)) for name, pinned in versions.items()),
         acts=tuple(map(act_view, reader.acts(limit=LATEST_ACTS))),

@@ -33,7 +33,7 @@ from swarm.wire import (
     encode,
 )
 
-__all__ = ["IDEMPOTENCY_KEY", "TASKS_A_SLICE", "check_reward", "prepare", "submit"]
+__all__ = ["IDEMPOTENCY_KEY", "TASKS_A_SLICE", "check_kept_for", "check_reward", "prepare", "submit"]
 
 IDEMPOTENCY_KEY: Final = Query(
     name="Idempotency-Key", help="Up to 128 visible ASCII characters; the same key with the same body submits once."
@@ -131,9 +131,7 @@ def prepare(task: NewTask, *, job: JobId) -> PreparedTask | Refusal:
     except orjson.JSONEncodeError as fault:
         return Refusal(RefusalCode.BAD_REQUEST, f"spec or meta can't be stored: {fault}; nest it less deeply")
     if task.dedupe is not None:
-        too_short = check_dedupe_ttl(
-            task.dedupe.ttl_s, max_attempts=task.max_attempts, max_run_s=task.max_run_s, rules=_RULES
-        )
+        too_short = check_kept_for(task.dedupe.ttl_s, task)
         if too_short is not None:
             return too_short
         dedupe_key, dedupe_ttl_s = f"key:{task.dedupe.key}", task.dedupe.ttl_s
@@ -155,6 +153,11 @@ def prepare(task: NewTask, *, job: JobId) -> PreparedTask | Refusal:
         dedupe_key=dedupe_key,
         dedupe_ttl_s=dedupe_ttl_s,
     )
+
+
+def check_kept_for(ttl_s: float, task: NewTask) -> Refusal | None:
+    """Refuse to remember a task's dedupe key for less than its attempts may take, seconds."""
+    return check_dedupe_ttl(ttl_s, max_attempts=task.max_attempts, max_run_s=task.max_run_s, rules=_RULES)
 
 
 def _default_dedupe(task: NewTask, urls: tuple[str, ...], job: JobId) -> tuple[str, float]:

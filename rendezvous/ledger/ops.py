@@ -72,6 +72,8 @@ class PreparedTask(_Value, frozen=True, kw_only=True):
     #: Already scoped: the requester's own key, or ``job:<job>:<digest>`` by default.
     dedupe_key: str
     dedupe_ttl_s: float
+    #: Of a task that comes from another ledger: its key as it was kept there (``submit.dedupe_digest``), instead.
+    kept_digest: str | None = None
 
 
 class Submit(_Value, frozen=True, kw_only=True):
@@ -494,6 +496,8 @@ class QuarantineView(_Value, frozen=True, kw_only=True):
 
     worker: WorkerRef
     host: str
+    #: Ledger time, seconds.
+    until: float
     left_s: float
     who: str | None
     why: str

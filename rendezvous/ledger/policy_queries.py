@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -44,6 +44,8 @@ __all__ = [
 
 Rows = Callable[[sa.Executable], Sequence[Any]]
 
+_WHERE_IT_HOLDS: Final = (t.workers.c.address, t.workers.c.instance, t.hosts.c.host)
+
 
 def read_rules(rows: Rows, hours: Mapping[str, Hours]) -> Rules:
     """The rules that hold now, with the hours of the settings."""
@@ -68,13 +70,14 @@ def read_contexts(rows: Rows, demand: Demand) -> Contexts | None:
     return Contexts(**known)
 
 
-def read_profiles(rows: Rows) -> list[ProfileView]:
-    """The profiles that were used, by name."""
+def read_profiles(rows: Rows, *, after: str = "", limit: int | None = None) -> list[ProfileView]:
+    """The profiles that were used, by name, behind one name."""
     statement = (
         sa.select(t.contexts, t.workers.c.address, t.workers.c.instance)
         .join(t.workers, t.workers.c.n == t.contexts.c.worker)
-        .where(t.contexts.c.kind == ContextKind.PROFILE.value)
+        .where(t.contexts.c.kind == ContextKind.PROFILE.value, t.contexts.c.name > after)
         .order_by(t.contexts.c.name)
+        .limit(limit)
     )
     return [
         ProfileView(
@@ -88,10 +91,13 @@ def read_profiles(rows: Rows) -> list[ProfileView]:
     ]
 
 
-def read_versions(rows: Rows) -> list[VersionRate]:
-    """How tasks came out, by kind and by what ran them."""
+def read_versions(
+    rows: Rows, *, after: tuple[str, str, str] = ("", "", ""), limit: int | None = None
+) -> list[VersionRate]:
+    """How tasks came out, by kind and by what ran them (worker, version), behind one of these."""
     table = t.version_counts
-    statement = sa.select(table).order_by(table.c.kind, table.c.worker, table.c.version)
+    place = (table.c.kind, table.c.worker, table.c.version)
+    statement = sa.select(table).where(sa.tuple_(*place) > sa.tuple_(*after)).order_by(*place).limit(limit)
     return [
         VersionRate(kind=row.kind, worker=row.worker, version=row.version, done=row.done, failed=row.failed)
         for row in rows(statement)
@@ -187,19 +193,27 @@ def read_pauses(rows: Rows) -> list[Pause]:
     return [*swarm, *pauses.hosts.values(), *pauses.jobs.values()]
 
 
-def read_quarantines(rows: Rows, *, now: float) -> list[QuarantineView]:
-    """The quarantines that hold at a ledger time."""
+def read_quarantines(
+    rows: Rows, *, now: float, after: tuple[float, str, str, str] | None = None, limit: int | None = None
+) -> list[QuarantineView]:
+    """The quarantines that hold at a ledger time, the longest first, behind one: until when, worker, instance, host."""
     statement = (
         sa.select(t.records, t.workers.c.address, t.workers.c.instance, t.hosts.c.host.label("host_name"))
         .join(t.workers, t.workers.c.n == t.records.c.worker)
         .join(t.hosts, t.hosts.c.n == t.records.c.host)
         .where(t.records.c.quarantined_until > now)
-        .order_by(t.records.c.quarantined_until.desc(), t.records.c.worker, t.records.c.host)
+        .order_by(t.records.c.quarantined_until.desc(), *_WHERE_IT_HOLDS)
+        .limit(limit)
     )
+    if after is not None:
+        until, *place = after
+        same = sa.and_(t.records.c.quarantined_until == until, sa.tuple_(*_WHERE_IT_HOLDS) > sa.tuple_(*place))
+        statement = statement.where(sa.or_(t.records.c.quarantined_until < until, same))
     return [
         QuarantineView(
             worker=WorkerRef(row.address, row.instance),
             host=row.host_name,
+            until=row.quarantined_until,
             left_s=row.quarantined_until - now,
             who=row.quarantined_by,
             why=row.quarantined_why or "",

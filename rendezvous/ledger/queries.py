@@ -298,17 +298,19 @@ class LedgerReader:
         """What is paused: the swarm first, then hosts and jobs."""
         return policy_queries.read_pauses(self._rows)
 
-    def quarantines(self, *, now: float) -> list[QuarantineView]:
-        """The quarantines that hold at a ledger time, those that last longest first."""
-        return policy_queries.read_quarantines(self._rows, now=now)
+    def quarantines(
+        self, *, now: float, after: tuple[float, str, str, str] | None = None, limit: int | None = None
+    ) -> list[QuarantineView]:
+        """The quarantines that hold at a ledger time, those that last longest first; see ``read_quarantines``."""
+        return policy_queries.read_quarantines(self._rows, now=now, after=after, limit=limit)
 
-    def profiles(self) -> list[ProfileView]:
+    def profiles(self, *, after: str = "", limit: int | None = None) -> list[ProfileView]:
         """The profiles that were used, by name."""
-        return policy_queries.read_profiles(self._rows)
+        return policy_queries.read_profiles(self._rows, after=after, limit=limit)
 
-    def versions(self) -> list[VersionRate]:
+    def versions(self, *, after: tuple[str, str, str] = ("", "", ""), limit: int | None = None) -> list[VersionRate]:
         """How tasks came out, by kind and by what ran them; as of the last sweep."""
-        return policy_queries.read_versions(self._rows)
+        return policy_queries.read_versions(self._rows, after=after, limit=limit)
 
     def quarantine_counts(self) -> QuarantineCounts:
         """How many quarantines the count brought, and how many of them were of the second order."""

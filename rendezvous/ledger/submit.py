@@ -31,6 +31,10 @@ def dedupe_digest(owner: str, key: str) -> str:
     return urlsafe_b64encode(digest)[:22].decode()
 
 
+def _digest_of(owner: str, task: PreparedTask) -> str:
+    return task.kept_digest or dedupe_digest(owner, task.dedupe_key)
+
+
 def frees_key(status: str | None, finished_at: float | None, ttl_s: float | None, *, now: float) -> bool:
     """Whether a task in this state leaves its dedupe key to others; a task that is gone does."""
     if status is None or status in (Status.FAILED, Status.CANCELLED):
@@ -86,7 +90,7 @@ def _refusal_to_pay(unit: Unit, op: Submit) -> Refusal | None:
     job = unit.jobs_by_id([op.job]).get(op.job)
     if job is not None and job.owner != op.owner:
         return None  # refused below, as not being there
-    digests = {dedupe_digest(op.owner, task.dedupe_key): task.reward_wei for task in reversed(op.tasks)}
+    digests = {_digest_of(op.owner, task): task.reward_wei for task in reversed(op.tasks)}
     for digest, _, _, status, finished_at, ttl_s in unit.connection.rows(
         unit.statements.dedupe_holders, as_json(digests)
     ):
@@ -130,7 +134,7 @@ def _insert(
     for index, job in jobs.items():
         owner = ops[index].owner
         for position, task in enumerate(ops[index].tasks):
-            new.append(_New(index, position, task, job, dedupe_digest(owner, task.dedupe_key), seq))
+            new.append(_New(index, position, task, job, _digest_of(owner, task), seq))
             seq += 1
     holders = _take_keys(unit, new)
     results: dict[int, list[tuple[TaskId, bool]]] = {index: [("", False)] * len(ops[index].tasks) for index in jobs}

@@ -35,6 +35,7 @@ def task_views() -> sa.Select[Any]:
             t.hosts.c.host,
             t.demands.c.key,
             t.task_bodies.c.body,
+            t.task_bodies.c.dedupe.label("dedupe_digest"),
             t.task_bodies.c.dedupe_ttl_s,
             t.workers.c.address,
             t.workers.c.instance,
@@ -91,7 +92,7 @@ def task_view(row: Any, *, now: float | None) -> TaskView:
 
 
 def exported(row: Any, *, now: float) -> dict[str, Any]:
-    """A row of ``task_views`` as a task of a submission, with its ``job`` and ``owner``."""
+    """A row of ``task_views`` as a task of a submission, with its ``job`` and ``owner``, and its key as it is kept."""
     demand = demand_of(row.key)
     body = orjson.loads(row.body)
     task: dict[str, Any] = {
@@ -107,6 +108,7 @@ def exported(row: Any, *, now: float) -> dict[str, Any]:
         "reward_wei": row.reward_wei,
         "max_attempts": row.max_attempts,
         "max_run_s": row.max_run_s,
+        "kept_key": {"digest": row.dedupe_digest, "ttl_s": row.dedupe_ttl_s},
     }
     # What is left of them; a task of an hour's life that waited for half of it has half an hour to live.
     task["expires_in_s"] = max(LEAST_LIFE_S, row.expires_at - now)

@@ -6,9 +6,10 @@ Accepted are (docs/migrating.md shows each):
 - JSON with ``url``: scrapy-redis' form, ``{"url": …, "meta": {…}}``, also with ``priority`` 0 to 9;
 - JSON with ``urls``: a task as ``POST /v1/tasks`` takes it; ``kind`` may be left out.
 
-JSON may have an ``id`` (or ``task_id``), which makes a repeated message the same message. ``job`` and ``owner`` of a
-door's export are read over. Nothing is ever unpickled, and a request that isn't a GET is refused: tasks here are
-fetches. Everything else is refused with a sentence, so that a producer's mistake is seen and not guessed at.
+JSON may have an ``id`` (or ``task_id``), which makes a repeated message the same message. ``job``, ``owner`` and
+``kept_key`` of a door's export are read over. Nothing is ever unpickled, and a request that isn't a GET is refused:
+tasks here are fetches. Everything else is refused with a sentence, so that a producer's mistake is seen and not guessed
+at.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def parse_message(raw: bytes, *, kind: str = DEFAULT_KIND) -> Message:
     if "urls" not in fields:
         looks = "; it looks like Celery's: its body names code, not a page" if "headers" in fields else ""
         raise MalformedInput(f"JSON without `url` or `urls`{looks}")
-    for ours in ("job", "owner"):
+    for ours in ("job", "owner", "kept_key"):
         fields.pop(ours, None)
     fields.setdefault("kind", msgspec.Raw(msgspec.json.encode(kind)))
     return Message(task=_checked(decode(msgspec.json.encode(fields), NewTask)), id=message_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rendezvous.door import session as session_module
@@ -314,3 +315,36 @@ async def test_workers_of_a_network_are_kept_apart_and_the_policy_is_shown(tmp_p
         ]
         assert (view["quarantines"], view["profiles"], view["quarantines_counted"]) == ([], [], 0)
         assert (await carol.get("/v1/admin/policy")).status == 403
+
+
+async def test_the_policy_comes_page_by_page_list_after_list(tmp_path: Path) -> None:
+    async with door(tmp_path, host_rate=0.0) as stage:
+        alice, bob = await stage.worker("alice"), await stage.worker("bob")
+        for number, worker in enumerate((alice, bob, alice)):
+            said = {"worker": worker.address, "host": f"h{number}.example", "for_s": 1_000.0, "why": "a test"}
+            assert (await stage.operator.post("/v1/admin/quarantine", said)).status == 200
+        for number in range(3):
+            named = {"requires": {"profile": f"p{number}"}, "urls": ("http://free.example/",)}
+            await stage.submit(await stage.requester(f"carol{number}"), 1, **named)
+        labels = tuple(f"profile:p{number}" for number in range(3))
+        await alice.take(want=3, hello=msgspec.structs.replace(alice.turn()["hello"], labels=labels))
+        whole = (await stage.operator.get("/v1/admin/policy")).data
+        assert (len(whole["quarantines"]), len(whole["profiles"])) == (3, 3)
+        assert "next" not in whole
+        for limit in (1, 2, 3, 4, 5):
+            found: dict[str, list[Any]] = {"quarantines": [], "profiles": [], "versions": []}
+            cursor = ""
+            while True:
+                page = (await stage.operator.get(f"/v1/admin/policy?limit={limit}{cursor}")).data
+                assert 0 < sum(len(page[name]) for name in found) <= limit
+                for name in found:
+                    found[name] += page[name]
+                if "next" not in page:
+                    break
+                cursor = f"&cursor={page['next']}"
+            for row in (*found["quarantines"], *whole["quarantines"]):
+                row.pop("left_s", None)
+            assert found == {name: whole[name] for name in found}
+        for odd in ("x", "WzFd", "////", "WzEsMiwzLDRd", "W251bGwsIlx1MDAwMCIsbnVsbCwxXQ=="):
+            refused = await stage.operator.get(f"/v1/admin/policy?cursor={odd}")
+            assert (refused.status, refused.code) == (400, "bad_request")

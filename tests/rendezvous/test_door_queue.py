@@ -123,3 +123,30 @@ async def test_lines_with_an_odd_owner_or_a_job_that_is_none_are_refused_and_the
         carol = await stage.requester("carol")
         refused = await carol.post("/v1/tasks", {"tasks": [line(8, kind="noop\n")]})
         assert (refused.status, refused.code) == (400, "bad_request")
+
+
+async def test_a_requesters_own_key_still_holds_in_the_ledger_that_took_the_lines_in(tmp_path: Path) -> None:
+    mine = {"key": "mine", "ttl_s": 200_000.0}
+    async with door(tmp_path / "old") as old:
+        await old.submit(await old.requester("carol"), 1, dedupe=mine)
+        lines = await _lines(old)
+        assert b"mine" not in _joined(lines)
+    async with door(tmp_path / "new") as new:
+        assert (await new.operator.post("/v1/queue/import", _joined(lines))).data["created"] == 1
+        task = {"kind": "noop", "urls": ["http://elsewhere.example/"], "dedupe": mine}
+        for name, status in (("carol", "duplicate"), ("dora", "created")):  # keys are each requester's own
+            answer = (await (await new.requester(name)).post("/v1/tasks", {"tasks": [task]})).data
+            assert [one["status"] for one in answer["tasks"]] == [status]
+        (again,) = [line for line in await _lines(new) if line["owner"] == "carol"]
+        assert again["kept_key"] == lines[0]["kept_key"]
+
+
+async def test_a_key_that_no_ledger_keeps_is_refused_with_its_line(tmp_path: Path) -> None:
+    def line(**kept: Any) -> dict[str, Any]:
+        return {"kind": "noop", "urls": ["http://a.example/"], "kept_key": {"digest": "a" * 22, "ttl_s": 2e5, **kept}}
+
+    async with door(tmp_path) as stage:
+        odd = [line(digest="a" * 21), line(digest="a" * 21 + "\n"), line(ttl_s=-1), line(ttl_s=1), line()]
+        taken = (await stage.operator.post("/v1/queue/import", _joined(odd))).data
+        assert (taken["created"], taken["refused"]) == (1, 4)
+        assert [fault["code"] for fault in taken["faults"]] == [*["bad_request"] * 3, "dedupe_ttl_too_short"]
