@@ -219,7 +219,6 @@ class _Batch:
 
     statement: Compiled
     batch: list[Values]
-    each: bool
 
     def run(self, cursor: Any) -> None:
         """Send it: as one statement, where it has such a form."""
@@ -261,21 +260,30 @@ class _ServerWriter(WriterConnection):
 
     def many(self, statement: Compiled, batch: Sequence[Values]) -> int:
         """Run a statement for each set of values."""
-        self._later.append(_Batch(statement, list(batch), each=False))
+        self._later.append(_Batch(statement, list(batch)))
         return int(self._exchange()[-1].rowcount)
 
     def later(self, statement: Compiled, batch: Sequence[Values], *, each: bool = False) -> None:
-        """Leave it for the next exchange, together with more of the same."""
+        """Leave it for the next exchange, together with more of the same.
+
+        What must touch a row each time stays apart: it may be the second change of a row, which one statement can't do.
+        """
         last = self._later[-1] if self._later else None
-        if last is not None and last.statement is statement and last.each is each:
+        if last is not None and last.statement is statement and not each:
             last.batch.extend(batch)
         else:
-            self._later.append(_Batch(statement, list(batch), each))
+            self._later.append(_Batch(statement, list(batch)))
 
     def commit(self, last_event: int | None = None) -> None:
         """Send what is left and commit, in one exchange."""
         wrote = self._wrote or bool(self._later)
-        self._exchange(last=self._turns.closing(last_event, wrote=wrote))
+        try:
+            self._exchange(last=self._turns.closing(last_event, wrote=wrote))
+        except StatementFailed as fault:
+            if self._pooled.driver_connection.info.transaction_status is self._driver.pq.TransactionStatus.IDLE:
+                # What came behind the COMMIT failed: it was done, and must not be done again one by one.
+                raise unavailable(self._engine, fault) from fault
+            raise
 
     def close(self) -> None:
         """Close the connection, and forget what was left for later."""

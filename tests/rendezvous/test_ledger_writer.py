@@ -12,12 +12,15 @@ from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.migrate import migrate
 from rendezvous.ledger.ops import TakeTurn
+from rendezvous.ledger.postgres import PostgresTurns
 from rendezvous.ledger.statements import Statements
 from rendezvous.ledger.transitions import LedgerCore
 from rendezvous.ledger.writer import WriterConnection, open_writer
+from swarm.errors import LedgerUnavailable
 from swarm.model import Status
 from tests.postgres import Postgres
 from tests.rendezvous.ledger_world import ALICE, BOB, FAST, NOOP, World, new_task
+from tests.rendezvous.test_ledger_neighbours import submission
 
 
 @pytest.fixture
@@ -72,6 +75,18 @@ def test_a_batch_of_which_one_row_was_moved_is_refused_whole(engine: Engine, wri
     writer.begin()
     rows = writer.rows(statements.tasks_by_seq, "[1, 2, 3]")
     assert [(row[0], row[9], row[13]) for row in rows] == [(1, "active", 1), (2, "pending", 0), (3, "pending", 0)]
+
+
+def test_a_row_that_changes_twice_in_a_transaction_is_as_it_was_changed_last(
+    engine: Engine, writer: WriterConnection
+) -> None:
+    statements = Statements(engine.dialect)
+    writer.many(statements.batches.insert_task(Status.ACTIVE), [pending(1)])
+    renewing = statements.batches.update_task(Status.ACTIVE, Status.ACTIVE, ("lease_until", "last_event"))
+    writer.later(renewing, [(10.0, 2, 1, 0, 1)], each=True)
+    writer.later(renewing, [(20.0, 3, 1, 0, 2)], each=True)
+    (row,) = writer.rows(statements.tasks_by_seq, "[1]")
+    assert 20.0 in tuple(row)
 
 
 def test_what_was_left_for_later_is_there_for_what_is_read_next(engine: Engine, writer: WriterConnection) -> None:
@@ -158,6 +173,20 @@ def test_a_root_learns_within_seconds_how_long_tasks_take_elsewhere(postgres: Po
         world.complete(ALICE, lease)
     assert lease_s() != first
     other.close()
+    world.close()
+    postgres.drop(url)
+
+
+def test_what_fails_behind_the_commit_isnt_done_a_second_time(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the server's queue of notifications is full: its code speaks of a statement's values."""
+    url = postgres.new_database()
+    world = World(url)
+    monkeypatch.setattr(PostgresTurns, "closing", staticmethod(lambda *_, **__: ["COMMIT", "SELECT 1 / 0"]))
+    answers = world.core.apply([submission(new_task()), submission(new_task())], now=world.now).answers
+    assert [type(answer) for answer in answers] == [LedgerUnavailable, LedgerUnavailable]
+    assert world.reader.counts()[Status.PENDING] == 2
     world.close()
     postgres.drop(url)
 
