@@ -44,6 +44,9 @@ TASKS_A_SITE: Final = 1_000
 WORKERS_AN_ACT: Final = 20
 #: The most tasks of one submission.
 CHUNK: Final = 1_000
+#: Once all is well a root sweeps when something is due, and seldom else: half of a life's commits are sweeps that find
+#: nothing. Less than what counts as a stall, seconds.
+CALM_TICK_S: Final = 4.5
 #: How often a life is looked at while it goes on, virtual seconds.
 LOOK_S: Final = 1.0
 #: What a wall clock is set by, seconds: what a time server corrects, and what people do.
@@ -308,6 +311,7 @@ class Simulation:
         self.network.heal()
         self.sites.heal()
         for root in self.roots:
+            root.tick_s = CALM_TICK_S
             root.fates.clear()
             if not root.is_up:
                 root.start()

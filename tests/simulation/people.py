@@ -50,7 +50,7 @@ WHY: Final = "a test"
 #: Until whoever wants something again asks again, seconds.
 AGAIN_S: Final = 1.0
 #: A task that asks for what nobody may have ends by then.
-RARE_EXPIRES_S: Final = (60.0, 300.0)
+RARE_EXPIRES_S: Final = (60.0, 120.0)
 PROFILES: Final = ("profile-0", "profile-1")
 SESSIONS: Final = 3
 

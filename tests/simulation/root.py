@@ -149,6 +149,8 @@ class Root:
         self._gossip = gossip
         self._session = session
         self.counts: Final[Counter[str]] = Counter()
+        #: A sweep comes at least so often, seconds.
+        self.tick_s = TICK_S
         self.is_up = False
         self.life = 0
         #: What becomes of the commits that come: "kill before", "kill after", "fail before", "fail after".
@@ -309,7 +311,7 @@ class Root:
     # ── what it does by itself ────────────────────────────────────────────────────────────────────────────────────
 
     def _tick(self) -> None:
-        now, due_s = self.now, TICK_S
+        now, due_s = self.now, self.tick_s
         if self._together.reaps(self):
             stalled = self._swept_at is None or now - self._swept_at > STALL_S
             answers = self.do(*((Rearm(), Sweep()) if stalled else (Sweep(),)))
@@ -319,7 +321,7 @@ class Root:
         else:
             self._swept_at = None
             self.do(Probe())
-        self._timeline.after(max(0.02, min(due_s, TICK_S)), self.in_life(self._tick))
+        self._timeline.after(max(0.02, min(due_s, self.tick_s)), self.in_life(self._tick))
 
     def _look_around(self) -> None:
         """Keep what was heard of workers, and hear which ones other roots have (``wiring``, ``together``)."""
