@@ -10,7 +10,7 @@ import pytest
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.migrate import migrate
 from tests.simulation.forecast import Forecast, Job
-from tests.simulation.life import Simulation
+from tests.simulation.life import Simulation, Size
 from tests.simulation.planted import Bug, plant
 from tests.simulation.watch import Broken
 
@@ -25,10 +25,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def live(seed: int, template: Path, directory: Path, bug: Bug | None = None) -> Simulation:
+def live(seed: int, template: Path, directory: Path, bug: Bug | None = None, size: Size | None = None) -> Simulation:
     database = directory / f"{seed}.sqlite"
     shutil.copy(template, database)
-    life = Simulation(seed, database, bug=bug)
+    life = Simulation(seed, database, bug=bug, size=size)
     life.run()
     return life
 
@@ -38,6 +38,23 @@ def test_every_task_ends_once_whatever_happens(seed: int, template: Path, tmp_pa
     life = live(seed, template, tmp_path)
     assert not life.watch.unfinished
     assert life.counts["commits"]
+
+
+@pytest.mark.parametrize(("seed", "roots", "assigns"), [(13, 2, False), (19, 1, True)])
+def test_every_task_ends_once_with_two_roots_or_where_tasks_are_pushed(
+    seed: int, roots: int, assigns: bool, template: Path, tmp_path: Path
+) -> None:
+    life = live(seed, template, tmp_path)
+    assert (life.plan.roots, life.plan.assigns) == (roots, assigns)
+    assert all(root.counts["commits"] for root in life.roots)
+    assert not life.watch.unfinished
+
+
+def test_a_life_is_as_big_as_is_asked_for(template: Path, tmp_path: Path) -> None:
+    life = live(0, template, tmp_path, size=Size(workers=30, tasks=200))
+    assert len(life.workers) == 30
+    assert 150 < len(life.watch.tasks) <= 200
+    assert not life.watch.unfinished
 
 
 @pytest.mark.parametrize("bug", list(Bug))
