@@ -42,6 +42,8 @@ HEALING_S: Final = 4 * 3600.0
 #: happen a second.
 TASKS_A_SITE: Final = 1_000
 WORKERS_AN_ACT: Final = 20
+#: Where the whole swarm has a pace, too.
+WHOLE_BURST: Final = 5.0
 #: The most tasks of one submission.
 CHUNK: Final = 1_000
 #: Once all is well a root sweeps when something is due, and seldom else: half of a life's commits are sweeps that find
@@ -148,7 +150,14 @@ class Simulation:
         self.timeline = Timeline()
         self.network = Network(self.timeline, random.Random(rng.random()), plan.weather)
         rate = rng.choice((0.0, 0.5, 2.0, 20.0))
-        settings = LedgerSettings(host_rate_per_s=rate, host_burst=5.0, first_lease_s=rng.choice((15.0, 60.0)))
+        whole = rng.choice((0.0, 0.0, 0.0, 3.0))
+        settings = LedgerSettings(
+            host_rate_per_s=rate,
+            host_burst=5.0,
+            swarm_rate_per_s=whole * max(1, plan.tasks // 100),
+            swarm_burst=WHOLE_BURST,
+            first_lease_s=rng.choice((15.0, 60.0)),
+        )
         self.sites = Sites(self.timeline, random.Random(rng.random()), self._new_sites())
         self.watch = Watch(
             {
@@ -156,7 +165,8 @@ class Simulation:
                 if site.crawl_delay_s is None
                 else Pace(rate_per_s=1 / site.crawl_delay_s, burst=1.0, delay_s=site.crawl_delay_s)
                 for name, site in self.sites.all.items()
-            }
+            },
+            whole=Pace(rate_per_s=settings.swarm_rate_per_s, burst=WHOLE_BURST),
         )
         plant(bug)
         self.workers: dict[WorkerRef, Worker] = {}
@@ -222,6 +232,7 @@ class Simulation:
             address=address,
             hello=Hello(version="0.1.0", kinds=versions, slots=slots, labels=tuple(labels)),
             lies=lies,
+            eternal=rng.random() < 0.5,
             hears=rng.random() < 0.8,
             pace=rng.choice((1.0, 1.0, 0.99, 1.01)),
             work_s=rng.choice((0.01, 1.0, 10.0)),

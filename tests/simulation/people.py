@@ -41,7 +41,7 @@ from tests.simulation.root import Root
 from tests.simulation.sites import Sites
 from tests.simulation.time import Timeline
 from tests.simulation.watch import Watch
-from tests.simulation.worker import Worker
+from tests.simulation.worker import DEADLY, Worker
 
 __all__ = ["PEOPLE", "People"]
 
@@ -53,6 +53,7 @@ AGAIN_S: Final = 1.0
 RARE_EXPIRES_S: Final = (60.0, 120.0)
 PROFILES: Final = ("profile-0", "profile-1")
 SESSIONS: Final = 3
+DEADLY_SHARE: Final = 0.01
 
 #: What people do in chaos, and how often beside the other things that happen.
 PEOPLE: Final = (
@@ -146,6 +147,7 @@ class People:
         rng, task = self._rng, self._id()
         host = rng.choice(list(self._life.sites.all))
         key = f"key-{rng.randrange(20)}" if rng.random() < 0.1 else task
+        way = DEADLY if rng.random() < DEADLY_SHARE else "/"
         requires, expires_in_s = Requires(), rng.choice((300.0, 86_400.0, 86_400.0))
         match rng.randrange(20):
             case 0 | 1:
@@ -160,7 +162,7 @@ class People:
             id=task,
             kind=rng.choice(("noop", "scrape", "scrape")),
             host=host,
-            urls=tuple(f"https://{host}/{task}/{page}" for page in range(rng.choice((1, 1, 3)))),
+            urls=tuple(f"https://{host}{way}{task}/{page}" for page in range(rng.choice((1, 1, 3)))),
             priority=rng.randrange(10),
             tier=rng.choice(("interactive", "bulk")),
             requires=requires,

@@ -96,10 +96,12 @@ class Watch:
 
     Args:
         paces: of the hosts.
+        whole: of the whole swarm; None is no limit.
     """
 
-    def __init__(self, paces: dict[str, Pace]) -> None:
+    def __init__(self, paces: dict[str, Pace], *, whole: Pace | None = None) -> None:
         self.paces = paces
+        self._whole: Final = whole or Pace(rate_per_s=0.0, burst=0.0)
         self.tasks: Final[dict[TaskId, _Seen]] = {}
         self.moves: Final[Counter[str]] = Counter()
         self.last_event = 0
@@ -174,6 +176,9 @@ class Watch:
         fault = self.paces[event.host].grant(event.task, event.fence, event.at)
         if fault is not None:
             raise Broken(f"{event.host}: {fault}")
+        fault = self._whole.grant(event.task, event.fence, event.at)
+        if fault is not None:
+            raise Broken(f"the whole swarm: {fault}")
         for pause in (("swarm", ""), ("host", event.host), ("job", event.job)):
             if pause in self.paused:
                 raise Broken(f"{event.task} was granted while {' '.join(pause)} was paused")

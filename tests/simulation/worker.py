@@ -35,7 +35,7 @@ from tests.simulation.sites import Sites
 from tests.simulation.time import Timeline
 from tests.simulation.watch import Broken, Watch
 
-__all__ = ["Worker"]
+__all__ = ["DEADLY", "Worker"]
 
 #: As ``swarm.door_session`` and ``swarm.worker.talk`` have them.
 ANSWER_S: Final = 15.0
@@ -43,6 +43,10 @@ UNANSWERED_WAIT_S: Final = 0.5
 #: As ``swarm.worker.leave`` has them.
 GRACE_S: Final = 8.0
 LAST_WORD_S: Final = 3.0
+#: In the URLs of tasks that end the process of whoever runs them; after how long, and until it is there again.
+DEADLY: Final = "/deadly/"
+DIES_S: Final = 0.05
+RESTARTS_S: Final = (0.5, 20.0)
 #: Until somebody starts it again.
 AGAIN_S: Final = 1.0
 #: Storing and uploading a result.
@@ -166,6 +170,11 @@ class Worker:
         self.is_up = False
         self.session = None
         self.counts["workers killed"] += 1
+
+    def _die(self) -> None:
+        """A task was too much for the process; whoever watches over it starts it again."""
+        self.kill()
+        self.come_back(self.rng.uniform(*RESTARTS_S))
 
     def turned_away(self) -> None:
         """The door refuses this worker for good: the program ends; its owner tries again once it is admitted."""
@@ -394,6 +403,9 @@ class Worker:
             self._later(wait_s, lambda: self._finish(grant, None, None))
             return
         self.watch.check_request(grant.task.id, grant.fence, self.ref)
+        if DEADLY in urls[place]:
+            self._later(DIES_S, self._die)
+            return
         answer = self.sites.ask(urls[place].split("/")[2])
         if self.lies and self.rng.random() < 0.7:
             self._later(answer.after_s, lambda: self._finish(grant, "blocked", ETERNITY_S if self.eternal else None))
