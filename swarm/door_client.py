@@ -49,7 +49,8 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-#: How long a first start tries to reach any door; a member of the swarm starts without one.
+#: How long a first start tries to reach any door; a member of the swarm starts without one. An attempt is
+#: finished in its own time, also then: a door where many join at once is slow, and not away.
 START_S: Final = 10.0
 #: robots.txt may have to be fetched by the root first.
 ROBOTS_S: Final = 30.0
@@ -348,27 +349,28 @@ class DoorClient:
             UntrustedSettings: the root isn't the one that we trust.
         """
         waits = self._waits()
-        with trio.move_on_after(START_S) as limit:
-            while True:
-                try:
-                    await self.learn_settings()
-                    await self.enrol_if_needed()
+        last_attempt_at = trio.current_time() + START_S
+        while True:
+            wait_s = next(waits)
+            try:
+                await self.learn_settings()
+                await self.enrol_if_needed()
+                return
+            except DoorUnreachable as unreachable:
+                if self.recall_settings():
+                    log.warning("door_unreachable", url=unreachable.address, reason=unreachable.reason)
                     return
-                except DoorUnreachable as unreachable:
-                    if self.recall_settings():
-                        log.warning("door_unreachable", url=unreachable.address, reason=unreachable.reason)
-                        return
-                    if unreachable.hint is not None:
-                        raise  # trying again won't change it
-                    self._why = unreachable.reason
-                except DoorRefused as refused:
-                    if refused.retry_after_s is None:
-                        raise
-                    self._why = str(refused)
-                    await trio.sleep(refused.retry_after_s)
-                await trio.sleep(next(waits))
-        if limit.cancelled_caught:
-            raise DoorUnreachable(self.url, self._why, hint="is the link right, and is the root up?")
+                if unreachable.hint is not None:
+                    raise  # trying again won't change it
+                self._why = unreachable.reason
+            except DoorRefused as refused:
+                if refused.retry_after_s is None:
+                    raise
+                self._why = str(refused)
+                wait_s += refused.retry_after_s
+            if trio.current_time() + wait_s > last_attempt_at:
+                raise DoorUnreachable(self.url, self._why, hint="is the link right, and is the root up?")
+            await trio.sleep(wait_s)
 
     # ── the session ───────────────────────────────────────────────────────────────────────────────────────────────
 

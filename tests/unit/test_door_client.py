@@ -121,6 +121,14 @@ async def test_no_door_at_all_is_said_so(alice: Identity, tmp_path: Path, mock_c
             pass
 
 
+async def test_a_door_that_is_slow_to_admit_us_is_waited_for(
+    server: DoorServer, alice: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.door_client.START_S", 0.0)  # it is over before the door has answered
+    async with door_to(server, alice, tmp_path) as door:
+        assert door.api_key == "key-1"
+
+
 async def test_a_member_starts_with_the_door_down_and_finds_it_later(
     server: DoorServer, alice: Identity, tmp_path: Path
 ) -> None:
