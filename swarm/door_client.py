@@ -220,9 +220,10 @@ class DoorClient:
 
         Raises:
             DoorUnreachable: no door answers.
-            UntrustedSettings: none answers but one that isn't the root that we trust.
+            UntrustedSettings: all of them answer, and none is the root that we trust.
         """
-        fault: DoorUnreachable | UntrustedSettings | None = None
+        fault: DoorUnreachable | None = None
+        impostor: UntrustedSettings | None = None
         for url in self._doors():
             try:
                 body = await call(self._http, "GET", f"{url}/settings", api_key=None)
@@ -232,7 +233,8 @@ class DoorClient:
                 fault = fault or unreachable
                 continue
             except UntrustedSettings as untrusted:
-                fault = untrusted
+                log.warning("door_untrusted", url=url, reason=str(untrusted))
+                impostor = untrusted
                 continue
             except (DoorRefused, MalformedInput) as strange:
                 fault = fault or DoorUnreachable(url, f"it doesn't answer as a door does: {strange}")
@@ -247,8 +249,9 @@ class DoorClient:
             except OSError as full:  # they are only of use if the door is down at the next start
                 log.warning("settings_not_kept", reason=full.strerror)
             return
-        assert fault is not None  # noqa: S101 -- there is always the link's door
-        raise fault
+        why = fault or impostor  # a root that is away may be back; an impostor doesn't end a worker before
+        assert why is not None  # noqa: S101 -- there is always the link's door
+        raise why
 
     def recall_settings(self) -> bool:
         """Use the settings that were kept, where they are of the swarm that the link means and we are its member."""

@@ -401,6 +401,9 @@ async def test_an_impostor_among_the_doors_keeps_nobody_from_the_root(
             door.url = impostor.url
             await door.learn_settings()
             assert door.url == server.url
+            server.says["/settings"] = (503, b"")  # the root is away for a moment
+            with pytest.raises(DoorUnreachable):
+                await door.learn_settings()
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
