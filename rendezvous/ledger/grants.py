@@ -16,7 +16,7 @@ import attrs
 from rendezvous.ledger.endings import expire
 from rendezvous.ledger.guards import is_live, not_found
 from rendezvous.ledger.lines import Lines
-from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn
+from rendezvous.ledger.ops import Assign, Assigned, Granted, TakeTurn, TurnResult
 from rendezvous.ledger.picker import Picker
 from rendezvous.ledger.rows import TaskRow, task_body
 from rendezvous.ledger.rules import load_rules, refuse_revoked
@@ -26,7 +26,7 @@ from rendezvous.ledger.unit import Unit, as_json
 from rendezvous.policy.pauses import check_paused
 from swarm.model import Actor, Move, Refusal, RefusalCode, Status, TaskId, Via
 
-__all__ = ["assign", "grant"]
+__all__ = ["assign", "grant", "result"]
 
 _VIA: Final = {via.value: via for via in Via}
 
@@ -112,7 +112,7 @@ def _grant_again(unit: Unit, turn: TurnWork, rows: Iterable[TaskRow]) -> None:
     bodies = unit.bodies(row.seq for row in rows)
     for row in rows:
         lease_s = renew_lease(unit, row)
-        turn.granted.append(_granted(unit, row, bodies[row.seq], lease_s=lease_s, again=True))
+        turn.granted.append((row, bodies[row.seq], lease_s, True))
 
 
 def _offered(unit: Unit, picker: Picker, turn: TurnWork, room: int) -> list[int]:
@@ -168,10 +168,35 @@ def _assign(unit: Unit, picks: Sequence[_Pick]) -> None:
         row.lease_until = min(unit.now + unit.lease_s(unit.kind(row)), row.expires_at)
         fence += 1
         unit.move(row, Move.GRANT, Status.ACTIVE, Actor.WORKER)
-        turn.granted.append(_granted(unit, row, body, lease_s=row.lease_until - unit.now, again=False))
+        turn.granted.append((row, body, row.lease_until - unit.now, False))
 
 
-def _granted(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool) -> Granted:
+def result(unit: Unit, turn: TurnWork, *, earned: bool) -> TurnResult:
+    """The answer to a turn.
+
+    Args:
+        unit: its transaction.
+        turn: all of it is done.
+        earned: whether the turn brought something that is paid for by a voucher.
+    """
+    return TurnResult(
+        ended=tuple(turn.ended),
+        granted=_granted(unit, turn),
+        renewed=tuple(turn.renewed),
+        lost=tuple(turn.lost),
+        cancelled=tuple(turn.cancelled),
+        refused=turn.refused,
+        paused=turn.paused,
+        earned=earned,
+        retry_after_s=turn.retry_after_s,
+    )
+
+
+def _granted(unit: Unit, turn: TurnWork) -> tuple[Granted, ...]:
+    return tuple(_grant_of(unit, row, body, lease_s=lease_s, again=again) for row, body, lease_s, again in turn.granted)
+
+
+def _grant_of(unit: Unit, row: TaskRow, body: str, *, lease_s: float, again: bool) -> Granted:
     line = unit.memory.standing(row.lane)
     return Granted(
         task=task_body(row, body, job=unit.memory.jobs[row.job], kind=line.kind, signed=_is_signed(unit, row)),
@@ -230,4 +255,4 @@ def assign(unit: Unit, lines: Lines, op: Assign) -> tuple[Assigned, ...]:
             heapq.heappush(loaded, (load + 1 / op.workers[index].slots, index))
     _assign(unit, _shared(unit, lines, picks))
     lines.debit()
-    return tuple(Assigned(worker=turn.op.worker, granted=tuple(turn.granted)) for turn in turns if turn.granted)
+    return tuple(Assigned(worker=turn.op.worker, granted=_granted(unit, turn)) for turn in turns if turn.granted)

@@ -23,6 +23,7 @@ from rendezvous.ledger.memory import Standing
 from rendezvous.ledger.ops import LedgerEvent, WorkerRef
 from rendezvous.ledger.rows import demand_of
 from rendezvous.ledger.unit import as_json
+from rendezvous.ledger.views import who_acted
 from swarm.model import Actor, JobId, Move, Status
 
 __all__ = ["History"]
@@ -137,11 +138,6 @@ class History:
         job_id, owner = self._jobs[job]
         line, by = self._lanes[lane], _ACTORS[actor]
         ref = None if worker is None else self._workers[worker]
-        if who is None:
-            if by is Actor.REQUESTER:
-                who = owner
-            elif ref is not None and (by is Actor.ASSIGNEE or by is Actor.WORKER):
-                who = ref.address
         return LedgerEvent(
             id=number,
             task=task,
@@ -150,7 +146,7 @@ class History:
             source=None if source is None else _STATUSES[source],
             to=_STATUSES[target],
             by=by,
-            who=who,
+            who=who_acted(who, by, owner=owner, worker=ref),
             worker=ref,
             fence=fence,
             reason=reason,

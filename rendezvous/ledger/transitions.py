@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -19,7 +20,7 @@ from sqlalchemy.engine import Engine
 
 from rendezvous.ledger import acts, allowances, clock, money, people, requests
 from rendezvous.ledger.channels import adopt_voucher, see_channels
-from rendezvous.ledger.grants import assign, grant
+from rendezvous.ledger.grants import assign, grant, result
 from rendezvous.ledger.lines import Lines
 from rendezvous.ledger.memory import Fleet, Memory
 from rendezvous.ledger.money_ops import (
@@ -95,6 +96,17 @@ class Group:
 
     answers: list[Any]
     events: list[LedgerEvent]
+
+
+@attrs.frozen
+class Later:
+    """An answer that is put together at the end.
+
+    Args:
+        made: puts it together.
+    """
+
+    made: Callable[[], Any]
 
 
 class LedgerCore:
@@ -193,9 +205,15 @@ class LedgerCore:
         )
         answers = _do(unit, ops)
         unit.finish()
-        self._connection.commit(unit.events[-1].id if unit.events else None)
+        events: list[LedgerEvent] = []
+
+        def put_together() -> None:  # other roots wait for the commit, and it needs none of this
+            answers[:] = [answer.made() if isinstance(answer, Later) else answer for answer in answers]
+            events.extend(unit.events())
+
+        self._connection.commit(unit.last_event, meanwhile=put_together)
         self._fleet.count(unit.outcomes)
-        return Group(answers=answers, events=unit.events)
+        return Group(answers=answers, events=events)
 
 
 def _statements(dialect: sa.Dialect) -> Statements:
@@ -282,4 +300,4 @@ def _take_turns(unit: Unit, lines: Lines, ops: Sequence[TakeTurn]) -> list[Any]:
     unit.flush()
     grant(unit, lines, turns)
     earners = unit.purse.earners
-    return [turn.result(earned=turn.worker.n in earners) for turn in turns]
+    return [Later(partial(result, unit, turn, earned=turn.worker.n in earners)) for turn in turns]

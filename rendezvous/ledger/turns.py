@@ -26,12 +26,10 @@ from rendezvous.ledger.ops import (
     DoneItem,
     Ended,
     FailedItem,
-    Granted,
     LeaseRef,
     RenewedLease,
     SignedCompletion,
     TakeTurn,
-    TurnResult,
 )
 from rendezvous.ledger.records import note_accepted
 from rendezvous.ledger.rows import TaskRow, WorkerRow
@@ -84,28 +82,11 @@ class TurnWork:
         self.renewed: list[RenewedLease] = []
         self.lost: list[int] = []
         self.cancelled: list[TaskId] = []
-        self.granted: list[Granted] = []
+        #: What it was granted: the task and its body, how long the lease runs (seconds), and whether it is sent again.
+        self.granted: list[tuple[TaskRow, str, float, bool]] = []
         self.refused: dict[TaskId, Refusal] = {}
         self.paused: str | None = None
         self.retry_after_s: float | None = None
-
-    def result(self, *, earned: bool) -> TurnResult:
-        """The answer.
-
-        Args:
-            earned: whether the turn brought something that is paid for by a voucher.
-        """
-        return TurnResult(
-            ended=tuple(self.ended),
-            granted=tuple(self.granted),
-            renewed=tuple(self.renewed),
-            lost=tuple(self.lost),
-            cancelled=tuple(self.cancelled),
-            refused=self.refused,
-            paused=self.paused,
-            earned=earned,
-            retry_after_s=self.retry_after_s,
-        )
 
 
 def begin_turns(unit: Unit, ops: Sequence[TakeTurn]) -> list[TurnWork]:

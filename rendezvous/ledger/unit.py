@@ -26,6 +26,7 @@ from rendezvous.ledger.ops import LedgerEvent, WorkerRef
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import Statements
+from rendezvous.ledger.views import who_acted
 from rendezvous.ledger.writer import WriterConnection
 from rendezvous.policy import leases
 from swarm.errors import SwarmError
@@ -81,7 +82,9 @@ class Unit:
         self.now: Final = now
         #: The pace of hosts that is shared with others.
         self.pace: Final = pace
-        self.events: Final[list[LedgerEvent]] = []
+        #: What listeners will hear of each event: the task's id, job, lane, priority and reward, the kind of event,
+        #: what was written of it, who, why, and more.
+        self._history: Final[list[tuple[Any, ...]]] = []
         #: Lanes whose first ready task may be another one now.
         self.stale_heads: Final[set[int]] = set()
         #: Lanes of the grants that ended in this transaction.
@@ -428,38 +431,48 @@ class Unit:
         if rows is None:
             rows = self._event_rows[shape] = []
         rows.append(values)
-        job = memory.jobs[row.job]
-        line = memory.standing(row.lane)
+        task = (row.id, row.job, row.lane, row.priority, row.reward_wei)
+        self._history.append((*task, shape[0], values[:7], who, reason, detail))
+
+    @property
+    def last_event(self) -> int | None:
+        """The last event of this transaction; None where it has none."""
+        return self._last_event if self._history else None
+
+    def events(self) -> list[LedgerEvent]:
+        """What listeners hear of this transaction, in order."""
+        return [self._event(noted) for noted in self._history]
+
+    def _event(self, noted: tuple[Any, ...]) -> LedgerEvent:
+        task, job, lane, priority, reward_wei, kind, written, who, reason, detail = noted
+        number, _seq, n, _previous, worker, fence, at = written
+        memory = self.memory
+        of = memory.jobs[job]
+        line = memory.standing(lane)
+        move, source, status, by = kind
         ref = None if worker is None else memory.workers[worker].ref
-        if who is None:
-            if by is Actor.REQUESTER:
-                who = job.owner
-            elif ref is not None and (by is Actor.ASSIGNEE or by is Actor.WORKER):
-                who = ref.address
-        self.events.append(
-            LedgerEvent(
-                id=event,
-                task=row.id,
-                seq=row.events,
-                move=move,
-                source=source,
-                to=status,
-                by=by,
-                who=who,
-                worker=ref,
-                fence=fence,
-                reason=reason,
-                detail=detail,
-                at=self.now,
-                job=job.id,
-                owner=job.owner,
-                kind=line.kind,
-                host=line.host,
-                priority=row.priority,
-                tier=line.tier,
-                reward_wei=int(row.reward_wei),
-                requires=line.requires,
-            )
+        return LedgerEvent(
+            id=number,
+            task=task,
+            seq=n,
+            move=move,
+            source=source,
+            to=status,
+            by=by,
+            who=who_acted(who, by, owner=of.owner, worker=ref),
+            worker=ref,
+            fence=fence,
+            reason=reason,
+            detail=detail,
+            at=at,
+            job=of.id,
+            owner=of.owner,
+            kind=line.kind,
+            host=line.host,
+            priority=priority,
+            tier=line.tier,
+            reward_wei=int(reward_wei),
+            requires=line.requires,
         )
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────

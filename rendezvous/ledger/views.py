@@ -8,6 +8,7 @@ import orjson
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.ops import WorkerRef
 from rendezvous.ledger.rows import demand_of
 from swarm.model import Actor, Status
 from swarm.wire import EventView, Requires, TaskView
@@ -19,6 +20,7 @@ __all__ = [
     "exported",
     "task_view",
     "task_views",
+    "who_acted",
 ]
 
 #: An exported task lives at least so long from its import on, seconds.
@@ -149,3 +151,12 @@ def event_view(row: Any) -> EventView:
         detail=row.detail,
         job=row.job_id,
     )
+
+
+def who_acted(who: str | None, by: Actor, *, owner: str, worker: WorkerRef | None) -> str | None:
+    """Whose name listeners hear with an event: as noted, else the owner's or the worker's, whose act it was."""
+    if who is not None:
+        return who
+    if by is Actor.REQUESTER:
+        return owner
+    return worker.address if worker is not None and (by is Actor.ASSIGNEE or by is Actor.WORKER) else None

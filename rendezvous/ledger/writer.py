@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -107,11 +107,12 @@ class WriterConnection(ABC):
         self.later(statement, (values,))
 
     @abstractmethod
-    def commit(self, last_event: int | None = None) -> None:
+    def commit(self, last_event: int | None = None, *, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Commit; when it returns the group is durable.
 
         Args:
             last_event: the last event that the transaction wrote, for other roots.
+            meanwhile: done while a server works at what it got last, and before it is told to commit.
         """
 
     def rollback(self) -> None:
@@ -203,9 +204,10 @@ class _FileWriter(WriterConnection):
         if self.many(statement, batch) != len(batch) and each:
             raise StatementFailed(_MOVED)
 
-    def commit(self, last_event: int | None = None) -> None:
+    def commit(self, last_event: int | None = None, *, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Commit; nobody else listens to this file."""
         del last_event
+        meanwhile()
         with self._translating():
             self._cursor.execute("COMMIT")
 
@@ -274,11 +276,11 @@ class _ServerWriter(WriterConnection):
         else:
             self._later.append(_Batch(statement, list(batch)))
 
-    def commit(self, last_event: int | None = None) -> None:
+    def commit(self, last_event: int | None = None, *, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Send what is left and commit, in one exchange."""
         wrote = self._wrote or bool(self._later)
         try:
-            self._exchange(last=self._turns.closing(last_event, wrote=wrote))
+            self._exchange(meanwhile=meanwhile, last=self._turns.closing(last_event, wrote=wrote))
         except StatementFailed as fault:
             if self._pooled.driver_connection.info.transaction_status is self._driver.pq.TransactionStatus.IDLE:
                 # What came behind the COMMIT failed: it was done, and must not be done again one by one.
@@ -290,8 +292,13 @@ class _ServerWriter(WriterConnection):
         self._later = []
         super().close()
 
-    def _exchange(self, *asked: tuple[Compiled, Values], last: Sequence[str] = ()) -> list[Any]:
-        """Send what was left for later, then what is asked, then the last words.
+    def _exchange(
+        self,
+        *asked: tuple[Compiled, Values],
+        meanwhile: Callable[[], None] = lambda: None,
+        last: Sequence[str] = (),
+    ) -> list[Any]:
+        """Send what was left for later, then what is asked, then the last words; do something before these.
 
         Returns:
             The cursors of all of them, in this order.
@@ -310,6 +317,7 @@ class _ServerWriter(WriterConnection):
                 batch.run(cursor())
             for statement, values in asked:
                 cursor().execute(statement.sql, statement.bind(values))
+            meanwhile()
             for words in last:
                 cursor().execute(words, prepare=False)
         return cursors

@@ -255,11 +255,11 @@ class Root:
 
     # ── the writer ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fateful_commit(self, last_event: int | None = None) -> None:
+    def _fateful_commit(self, last_event: int | None = None, *, meanwhile: Callable[[], None]) -> None:
         fate = self.fates.pop() if self.fates else ""
         self.counts["commits"] += 1
         if fate.endswith("after") or not fate:
-            self._commit(last_event)
+            self._commit(last_event, meanwhile=meanwhile)
         if fate.startswith("kill"):
             raise Killed
         if fate:
