@@ -419,7 +419,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def crash_before_commit_and_open_again(self, chance: random.Random) -> None:
         """A group is done but for its COMMIT when the process dies: nothing of it happened."""
 
-        def die(_last_event: int | None) -> None:
+        def die(_last_event: int | None, *, meanwhile: Callable[[], None]) -> None:
+            meanwhile()
             raise KeyboardInterrupt
 
         self.world.core._connection.commit = die  # type: ignore[method-assign]
