@@ -10,7 +10,8 @@ PostgreSQL's own is in ``postgres.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import orjson
@@ -120,6 +121,8 @@ class Compiled:
         self._order: Final[Sequence[str] | None] = compiled.positiontup
         #: Whether values pass to the driver as they are.
         self.as_given: Final = self._order is not None and tuple(self._order) == self._names
+        #: Where each of the driver's values is, among the given ones and the constants behind them.
+        self._places: Final = self._places_in((*self._names, *self._constants))
         #: The same for a whole batch, in ``tables.json_records``; None where it is to be run once for each of the rows.
         self.together: Final = None if together is None else str(together.compile(dialect=dialect))  # type: ignore[attr-defined]
 
@@ -127,8 +130,14 @@ class Compiled:
         """The driver's form of one set of values."""
         if self.as_given:
             return values
-        named = {**self._constants, **dict(zip(self._names, values, strict=True))}
-        return named if self._order is None else [named[name] for name in self._order]
+        if self._places is not None:
+            return self._places((*values, *self._constants.values()))
+        return {**self._constants, **dict(zip(self._names, values, strict=True))}
+
+    def _places_in(self, names: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]] | None:
+        if self._order is None or len(self._order) < 2:  # nothing to sort
+            return None if self._order is None else tuple
+        return itemgetter(*map(names.index, self._order))
 
     def records(self, batch: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """The parameters of ``together``: the rows, and how many they are.

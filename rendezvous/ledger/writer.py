@@ -66,12 +66,14 @@ class WriterConnection(ABC):
             LedgerUnavailable: the database can't be opened or is held by another.
         """
         fresh = self._cursor is None
-        with self._translating():
+        try:
             if fresh:
                 self._pooled = self._engine.raw_connection()
                 self._configure(self._pooled.driver_connection)
                 self._cursor = self._pooled.cursor()
             return self._take_turn() and not fresh
+        except self._faults as fault:
+            raise self._translated(fault) from fault
 
     def rows(self, statement: Compiled, *values: Any) -> list[Any]:
         """Run a statement once; its rows."""
@@ -177,14 +179,16 @@ class _FileWriter(WriterConnection):
         self._data_version = version
         return unchanged
 
-    def rows_of(self, *asked: tuple[Compiled, Values]) -> list[list[Any]]:
-        """Run statements; the rows of each."""
+    def rows(self, statement: Compiled, *values: Any) -> list[Any]:
+        """Run a statement once; its rows."""
         try:
-            return [
-                self._cursor.execute(statement.sql, statement.bind(values)).fetchall() for statement, values in asked
-            ]
+            return self._cursor.execute(statement.sql, statement.bind(values)).fetchall()  # type: ignore[no-any-return]
         except self._faults as fault:
             raise self._translated(fault) from fault
+
+    def rows_of(self, *asked: tuple[Compiled, Values]) -> list[list[Any]]:
+        """Run statements; the rows of each."""
+        return [self.rows(statement, *values) for statement, values in asked]
 
     def many(self, statement: Compiled, batch: Sequence[Values]) -> int:
         """Run a statement for each set of values."""
@@ -208,8 +212,10 @@ class _FileWriter(WriterConnection):
         """Commit; nobody else listens to this file."""
         del last_event
         meanwhile()
-        with self._translating():
+        try:
             self._cursor.execute("COMMIT")
+        except self._faults as fault:
+            raise self._translated(fault) from fault
 
 
 # ── a server ──────────────────────────────────────────────────────────────────────────────────────────────────────

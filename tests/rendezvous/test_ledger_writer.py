@@ -191,6 +191,21 @@ def test_what_fails_behind_the_commit_isnt_done_a_second_time(
     postgres.drop(url)
 
 
+def test_what_fails_while_the_server_works_is_no_commit(engine: Engine, writer: WriterConnection) -> None:
+    """Answers are put together then: one that can't be is a group that wasn't done."""
+    statements = Statements(engine.dialect)
+    writer.later_once(statements.insert_dedupe, "digest", 1)
+
+    def fail() -> None:
+        raise KeyError("a defect")
+
+    with pytest.raises(KeyError):
+        writer.commit(meanwhile=fail)
+    writer.rollback()
+    writer.begin()
+    assert writer.many(statements.insert_dedupe, [("digest", 2)]) == 1
+
+
 def test_an_integer_that_is_too_big_for_json_is_its_senders_fault(postgres: Postgres) -> None:
     url = postgres.new_database()
     engine = open_engine(url)
