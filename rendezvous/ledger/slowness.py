@@ -47,9 +47,15 @@ def look_at_leases(unit: Unit, turn: TurnWork) -> None:
 
 
 def note_end(unit: Unit, row: TaskRow, held_s: float) -> None:
-    """Note that a task came back before it was old."""
-    if unit.fleet.slow_shares and held_s <= SLOW_S:
-        _count(unit, _host(unit, row), slow=False)
+    """Note that a task came back before it was old; a host that answers again isn't slow any more."""
+    shares = unit.fleet.slow_shares
+    if not shares or held_s > SLOW_S:
+        return
+    host = _host(unit, row)
+    was_slow = is_slow(shares.get(host, 0.0))
+    _count(unit, host, slow=False)
+    if was_slow and not is_slow(shares.get(host, 0.0)) and host in slow_hosts(unit):
+        _write(unit, host, None)
 
 
 def _host(unit: Unit, row: TaskRow) -> int:
@@ -75,8 +81,12 @@ def _mark(unit: Unit, host: int) -> None:
     if slow_hosts(unit).get(host, 0.0) > unit.now + SLOW_FOR_S / 2:
         return
     unit.next(SLOW)
-    unit.connection.later_once(unit.statements.policy.set_slow, unit.now + SLOW_FOR_S, host)
+    _write(unit, host, unit.now + SLOW_FOR_S)
     unit.connection.later_once(unit.statements.policy.forget_slow, unit.now)
+
+
+def _write(unit: Unit, host: int, until: float | None) -> None:
+    unit.connection.later_once(unit.statements.policy.set_slow, until, host)
     unit.memory.slow = None
     unit.fleet.other_work = None
 

@@ -180,3 +180,13 @@ def test_the_server_looks_for_other_work_at_one_lane_of_a_demand_and_not_at_all(
     engine.dispose()
     world.close()
     postgres.drop(url)
+
+
+def test_a_host_that_answers_again_isnt_slow_any_more(world: World) -> None:
+    marked = "SELECT count(*) FROM hosts WHERE slow_until IS NOT NULL"
+    submit(world, "fast.test", 60)
+    held = find_slow(world)  # a machine's bad moment
+    assert world.value(marked) == 1
+    fail_all(world, CAROL, held)
+    fail_all(world, CAROL, ask(world, CAROL))
+    assert world.value(marked) == 0
