@@ -8,8 +8,8 @@ from tests.acceptance.harness import Scene, until
 from tests.redis_server import RedisServer, running_redis
 
 MESSAGES = 5_000
-#: Kills in all, and how many of them have to hit while messages are in the root's hands.
-MOST_KILLS = 8
+#: Kills in all, and how many of them have to hit while messages are in the root's hands: on a busy machine few do.
+MOST_KILLS = 40
 HITS = 2
 
 
