@@ -109,7 +109,8 @@ class CallsInTime:
     """Calls of a client, each of which ends in time, whatever server, network and resolver do.
 
     A socket's own time-out begins anew with each byte, and none holds for the look-up of a name. So a call runs in
-    another thread, and the connections of one that isn't done in time are closed, which ends it there.
+    another thread, and where one isn't done in time the client's connections are closed, which ends it there: the
+    others that are under way fail with it, and are told so.
 
     Args:
         client: whose calls they are.
