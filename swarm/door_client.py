@@ -9,6 +9,7 @@ module knows no tasks; a turn is a value to it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -52,6 +53,8 @@ T = TypeVar("T")
 #: How long a first start tries to reach any door; a member of the swarm starts without one. An attempt is
 #: finished in its own time, also then: a door where many join at once is slow, and not away.
 START_S: Final = 10.0
+#: One attempt may take all of that, and says little: a busy root didn't come to it.
+LEAST_ATTEMPTS: Final = 2
 #: robots.txt may have to be fetched by the root first.
 ROBOTS_S: Final = 30.0
 #: Waits between attempts: half to whole of these, doubling. They stay short for a minute, since a root that restarts is
@@ -353,7 +356,7 @@ class DoorClient:
         """
         waits = self._waits()
         last_attempt_at = trio.current_time() + START_S
-        while True:
+        for attempt in itertools.count(1):
             wait_s = next(waits)
             try:
                 await self.learn_settings()
@@ -371,7 +374,7 @@ class DoorClient:
                     raise
                 self._why = str(refused)
                 wait_s += refused.retry_after_s
-            if trio.current_time() + wait_s > last_attempt_at:
+            if attempt >= LEAST_ATTEMPTS and trio.current_time() + wait_s > last_attempt_at:
                 raise DoorUnreachable(self.url, self._why, hint="is the link right, and is the root up?")
             await trio.sleep(wait_s)
 

@@ -129,6 +129,22 @@ async def test_a_door_that_is_slow_to_admit_us_is_waited_for(
         assert door.api_key == "key-1"
 
 
+class Once(dict[str, tuple[int, str]]):
+    """Refusals, each for one request."""
+
+    def __getitem__(self, path: str) -> tuple[int, str]:
+        return self.pop(path)
+
+
+async def test_a_door_that_is_too_busy_for_our_first_attempt_gets_a_second(
+    server: DoorServer, alice: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.door_client.START_S", 0.0)
+    server.refuse = Once({"/settings": (503, "busy")})
+    async with door_to(server, alice, tmp_path) as door:
+        assert door.api_key == "key-1"
+
+
 async def test_a_member_starts_with_the_door_down_and_finds_it_later(
     server: DoorServer, alice: Identity, tmp_path: Path
 ) -> None:
