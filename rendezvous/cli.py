@@ -11,7 +11,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +81,8 @@ def _complain(what: str, hint: str | None) -> None:
 #: sixteen statements a group, and by Python's own 5 ms it waits for the busy door at each of them (measured on a loaded
 #: machine, three pairs: 1.1 to 2.7 times the single tasks a second).
 SWITCH_S: Final = 0.0005
+#: Told to stop again within this is told once: a terminal, and what started us in it, may both pass a Ctrl-C on.
+AGAIN_S: Final = 1.0
 
 
 @click.group(
@@ -149,7 +152,7 @@ def init(swarm_of: Path | None, **given: Any) -> None:
 )
 @options()
 def run_root(**given: Any) -> None:
-    """Run the root until it is told to stop (SIGINT or SIGTERM)."""
+    """Run the root until it is told to stop (SIGINT or SIGTERM); told again, it ends at once."""
     from swarm.logs import configure
 
     settings = settings_of(given)
@@ -163,8 +166,16 @@ async def _run(settings: RootSettings) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def leave() -> None:
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, _leave_again(time.monotonic() + AGAIN_S))
+        click.echo("stopping; tell it again to end it at once", err=True)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, leave)
 
     def ready(where: Ready) -> None:
         profile = _write_profile(where, os.environ)
@@ -180,6 +191,16 @@ async def _run(settings: RootSettings) -> None:
         gc.freeze()
 
     await serve(settings, ready=ready, stop=stop)
+
+
+def _leave_again(earliest: float) -> Callable[[int, Any], None]:
+    """End the process, whatever it waits for: the ledger has all that was answered."""
+
+    def end(number: int, _frame: Any) -> None:
+        if time.monotonic() >= earliest:
+            os._exit(128 + number)
+
+    return end
 
 
 def _write_ready(path: Path, where: Any) -> None:
