@@ -498,6 +498,8 @@ class TurnAnswer(Answer, frozen=True, tag="turn", tag_field="frame"):
     roots: tuple[str, ...] = ()
     #: What is owed to this worker since the voucher that it said it has.
     vouchers: tuple[SignedVoucher, ...] = ()
+    #: The door has heard another boot of this worker since, and grants to that one: whoever lives begins a new boot.
+    outdated: bool = False
 
 
 class TurnRefused(Answer, frozen=True, tag="refused", tag_field="frame"):

@@ -235,6 +235,7 @@ class Turns:
             cancelled=result.cancelled,
             paused=result.paused,
             retry_after_s=result.retry_after_s,
+            outdated=result.outdated,
             live_workers=self._fleet.live_count(),
             spread_s=self._fleet.spread_s(),
             roots=self._roots(),

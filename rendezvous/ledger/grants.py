@@ -189,6 +189,7 @@ def result(unit: Unit, turn: TurnWork, *, earned: bool) -> TurnResult:
         paused=turn.paused,
         earned=earned,
         retry_after_s=turn.retry_after_s,
+        outdated=turn.outdated,
     )
 
 

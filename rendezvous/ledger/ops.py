@@ -226,6 +226,8 @@ class TurnResult(_Value, frozen=True, kw_only=True):
     earned: bool = False
     #: When asking again can help, seconds: the swarm's own pace is used up.
     retry_after_s: float | None = None
+    #: Another boot of this worker has spoken since: leases are that one's.
+    outdated: bool = False
 
 
 # ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────────

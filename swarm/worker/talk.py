@@ -71,7 +71,12 @@ async def talk(
             log.warning("turn_refused", n=turn.n, code=error.code, reason=error.message)
             apply(turns.refused(error, clock()))
         else:
+            boot = turns.boot
             apply(turns.answered(answer, clock()))
+            if turns.boot != boot:
+                log.warning(
+                    "boot_begun_again", boot=turns.boot, reason="the door heard another boot of this worker since"
+                )
 
 
 async def watch(turns: Turns, apply: Apply, *, leased: Wake, clock: Callable[[], float]) -> None:

@@ -53,6 +53,10 @@ GOSSIP_SILENT_S: Final = 30.0
 TURNS_DATED: Final = 4
 #: Outcomes in one turn: half of what the door takes, so that inline manifests of 4 KiB stay below its body cap.
 MAX_REPORTS: Final = MAX_SLOTS
+#: Whoever hears that another boot of its has spoken since, and lives, begins a new one: a turn of an earlier boot was
+#: held up, and came as news. No more often than this, since two machines with one identity would take each other's
+#: leases in turn, seconds.
+BEGIN_AGAIN_S: Final = 60.0
 #: First and last wait before an outcome is reported again that the door couldn't take just now.
 REPORT_AGAIN_S: Final = 1.0
 REPORT_AGAIN_MAX_S: Final = 60.0
@@ -110,6 +114,9 @@ class Turns:
 
     def __init__(self, *, boot: str, hello: Hello, instance: str, now: float, want_limit: int | None = None) -> None:
         self.boot = boot
+        self._first_boot: Final = boot
+        self._boots = 1
+        self._began_again_at = -math.inf
         self.hello = hello
         self.slots = hello.slots
         self.offers = OfferBook(hello, instance=instance)
@@ -496,7 +503,15 @@ class Turns:
             effects.append(Promised(vouchers=answer.vouchers))
         if answer.retry_after_s is not None:
             self._asked_until = now + min(answer.retry_after_s, LONGEST_WAIT_S)
+        if answer.outdated and now - self._began_again_at >= BEGIN_AGAIN_S:
+            self._begin_again(now)
         return effects
+
+    def _begin_again(self, now: float) -> None:
+        self._began_again_at = now
+        self._boots += 1
+        self.boot = f"{self._first_boot}-{self._boots}"
+        self._say_hello = self._hastened = True
 
     def _take_outcomes(self, opened: _Open, outcomes: Iterable[Outcome], now: float) -> Iterator[Effect]:
         answers = {(outcome.task, outcome.fence): outcome for outcome in outcomes}

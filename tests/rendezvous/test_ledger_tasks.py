@@ -289,6 +289,15 @@ def test_a_late_turn_of_an_earlier_boot_takes_nothing_from_the_present_one(world
     assert world.turn(ALICE, boot="second-boot", held=(lease,)).lost == ()
 
 
+def test_a_boot_whose_predecessor_was_heard_after_it_is_told_so_and_a_new_one_gets_tasks(world: World) -> None:
+    world.one()
+    assert not world.turn(ALICE, boot="second-boot").outdated
+    assert not world.turn(ALICE, boot="first-boot").outdated  # its only turn had been held up, and came as news
+    told = world.turn(ALICE, boot="second-boot", want=1)
+    assert (told.outdated, told.granted) == (True, ())
+    assert len(world.turn(ALICE, boot="third-boot", want=1).granted) == 1
+
+
 def test_two_instances_of_one_address_hold_leases_apart(world: World) -> None:
     twin = WorkerRef(ALICE.address, "another-instance")
     world.one()

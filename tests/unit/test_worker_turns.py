@@ -26,7 +26,7 @@ from swarm.wire import (
     TurnAnswer,
 )
 from swarm.worker.effects import Effect, Settled, Shelved, Start, Stop, StopReason, Verdict
-from swarm.worker.turns import BEAT_S, Stage, Turns
+from swarm.worker.turns import BEAT_S, BEGIN_AGAIN_S, Stage, Turns
 
 ROOT = "12D3KooWGRUacmEmsDhdzQQ4RKPBoJSvLAjFVXUQzjKs1YeXKp3a"
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
@@ -101,6 +101,22 @@ def taken(number: int, status: str = "completed") -> Outcome:
 def no(number: int, code: str, *, retry_after_s: float | None = None) -> Outcome:
     error = ErrorBody(code=code, message="no", retry_after_s=retry_after_s)
     return Outcome(task=task_id(number), fence=number, error=error)
+
+
+# ── boots ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_worker_of_which_the_door_heard_another_boot_since_begins_a_new_one_and_no_loop(alice: Alice) -> None:
+    alice.say(outdated=True)
+    turn, _ = alice.say(outdated=True)
+    assert turn.boot != "boot-one"
+    assert turn.hello is not None
+    alice.pass_s(BEAT_S)
+    again, _ = alice.say(outdated=True)
+    assert again.boot == turn.boot  # two machines with one identity would take each other's leases in turn
+    alice.pass_s(BEGIN_AGAIN_S)
+    alice.say(outdated=True)
+    assert alice.take().boot not in ("boot-one", turn.boot)
 
 
 # ── when a turn leaves ────────────────────────────────────────────────────────────────────────────────────────────
