@@ -239,8 +239,10 @@ class Watch:
     def check_request(self, task: TaskId, fence: int, worker: WorkerRef) -> None:
         """A worker is about to ask a site for something on behalf of a lease."""
         seen = self.tasks[task]
-        if seen.fence == fence and seen.worker == worker:
-            return  # the newest lease of the task, be it over: nobody else works on it
+        if seen.worker == worker:
+            # Its newest lease, be it over: nobody else works on it. Or an older one, where a held-up turn of an earlier
+            # boot of the same worker, which lives no more, was granted the task again.
+            return
         if fence in seen.by_hand:
             return
         raise Broken(
