@@ -19,6 +19,10 @@ def faults_in(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 def the_one_fault(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The one fault in a group, so that callers can name what they catch; None where there are several."""
+    """The one fault in a group, so that callers can name what they catch; None where there are several.
+
+    Several tasks may meet the same: a door that turns a worker away says so to the session, and to the turn under way.
+    """
     faults = faults_in(group)
-    return faults[0] if len(faults) == 1 else None
+    said = {(type(fault), str(fault)) for fault in faults}
+    return faults[0] if len(said) == 1 else None

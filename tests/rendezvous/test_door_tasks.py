@@ -235,6 +235,7 @@ async def test_the_queue_is_exported_as_lines_that_can_be_submitted_again(tmp_pa
         assert {row.pop("owner") for row in rows} == {"carol"}
         assert len({row.pop("job") for row in rows}) == 1
         assert len({row.pop("id") for row in rows}) == 3
+        assert all(row.pop("kept_key") for row in rows)  # which only an import heeds
         assert (await carol.post("/v1/tasks", {"tasks": rows})).status == 200
 
 

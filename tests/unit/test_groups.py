@@ -34,3 +34,8 @@ async def test_of_several_none_is_the_one() -> None:
     group = await in_a_nursery(OSError("no route"), ValueError("no number"))
     assert the_one_fault(group) is None
     assert {type(fault) for fault in faults_in(group)} == {OSError, ValueError}
+
+
+async def test_what_several_met_is_one() -> None:
+    group = await in_a_nursery(OSError("no route"), OSError("no route"))
+    assert isinstance(the_one_fault(group), OSError)
