@@ -93,6 +93,8 @@ class Intake:
         self._dedupe: Final = dedupe
         self._backlog: Final = backlog
         self._watch: Final = watch
+        #: Whom alerts are about: queues of two Redises may have the same name.
+        self._subject: Final = f"{queue.name} of {queue.where.shown}"
         #: How many damaged messages the watch was told of.
         self._damaged = 0
         self.job: Final = str(uuid.uuid5(uuid.NAMESPACE_URL, f"swarm:{network_id}/{owner}/{queue.name}"))
@@ -120,7 +122,7 @@ class Intake:
     def _note(self, trouble: str | None) -> None:
         self.trouble = trouble
         if self._watch is not None:
-            self._watch.note_intake(self._queue.name, trouble)
+            self._watch.note_intake(self._subject, trouble)
 
     def _well(self) -> None:
         if self.trouble is not None:
@@ -195,7 +197,7 @@ class Intake:
             return
         self._metrics.count("swarm_intake_total", messages, outcome=outcome)
         if outcome == "dead" and self._watch is not None:
-            self._watch.count_dead(self._queue.name, messages)
+            self._watch.count_dead(self._subject, messages)
 
     def _read(self, delivery: RawDelivery) -> Submit | str:
         """The submission that a message is, or why it is none."""

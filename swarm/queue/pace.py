@@ -127,6 +127,7 @@ class RedisPace(ClosedByBlock):
 
         Raises:
             QueueUnreachable: Redis doesn't answer, or with what can't be; whether tokens were taken isn't known.
+            ClosedError: it was closed.
         """
         if not asks:
             return []
@@ -150,6 +151,7 @@ class RedisPace(ClosedByBlock):
 
         Raises:
             QueueUnreachable: Redis doesn't answer.
+            ClosedError: it was closed, also while waiting.
         """
         while True:
             (given,) = self.take([Ask(host=host, wanted=1, rate_per_s=rate_per_s, burst=burst)])

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import attrs
 
-from swarm.errors import ConfigurationError, QueueUnreachable
+from swarm.errors import ClosedError, ConfigurationError, QueueUnreachable
 from swarm.settings import nearest
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ class CallsInTime:
         limit_s: how long a whole call may take, seconds.
         at_once: how many calls may be under way; others wait, within their time.
 
-    *Resource handling*: holds threads, and the client; ``close`` it once no call is under way.
+    *Resource handling*: holds threads, and the client; ``close`` it. A call that has begun ends by itself, or with the
+    error of a connection that was hung up; one that waited for its turn ends with ``ClosedError``.
     """
 
     def __init__(self, client: Redis, where: RedisUrl, *, limit_s: float, at_once: int) -> None:
@@ -132,10 +133,16 @@ class CallsInTime:
 
         Raises:
             QueueUnreachable: it wasn't done in time; whether the server did it isn't known.
+            ClosedError: the client was closed before the call began.
         """
-        under_way = self._threads.submit(call)
+        try:
+            under_way = self._threads.submit(call)
+        except RuntimeError as fault:
+            raise self._closed_error() from fault
         try:
             return under_way.result(self._limit_s)
+        except CancelledError as fault:
+            raise self._closed_error() from fault
         except TimeoutError as fault:
             if under_way.done():  # its own, or it was done just now
                 return under_way.result()
@@ -147,6 +154,9 @@ class CallsInTime:
         """Hang up."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the connection to {self._where.shown} was closed")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from rendezvous.policy.pacing import Bucket, new_bucket, opens_at, refilled, tokens_now
-from swarm.errors import ConfigurationError, QueueUnreachable
+from swarm.errors import ClosedError, ConfigurationError, QueueUnreachable
 from swarm.queue.pace import Ask, RedisPace, open_pace
 from tests.free_port import free_port
 from tests.redis_server import RedisServer, running_redis
@@ -103,6 +103,17 @@ def test_a_bucket_that_would_be_full_again_is_forgotten(server: RedisServer) -> 
     with open_pace(f"{server.url}?prefix={prefix}") as pace:
         pace.take([Ask(host="site.test", wanted=2, rate_per_s=1.0, burst=5.0)])
     assert 2_000 <= server.client.pttl(f"{prefix}:site.test") <= 3_000
+
+
+def test_a_pace_that_was_closed_says_so_to_later_callers_and_to_those_that_wait(server: RedisServer) -> None:
+    ask = Ask(host="site.test", wanted=1, rate_per_s=1.0, burst=1.0)
+    with open_pace(server.url) as pace:
+        pace.take([ask])
+    with pytest.raises(ClosedError, match="was closed"):
+        pace.take([ask])
+    with open_pace(f"{server.url}?prefix=test{next(_numbers)}") as pace, pytest.raises(ClosedError, match="was closed"):
+        pace.wait("site.test", rate_per_s=1.0, burst=1.0)
+        pace.wait("site.test", rate_per_s=1.0, burst=1.0, sleep=lambda _: pace.close())
 
 
 def test_a_pace_that_doesnt_answer_is_an_error_with_address_and_reason() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from rendezvous.door.metrics import Metrics
 from rendezvous.intake import open_intakes
@@ -294,8 +295,8 @@ async def test_a_damaged_message_goes_aside_with_an_alert_and_the_rest_flows(
         await until(lambda: counted(stage) == {"created": 1, "dead": 1.0}, "the counts")
         stage.door.watch.look()
         (alert,) = stage.door.alerts.active
-        assert (alert.code, alert.subject) == (INTAKE_DEAD, name)
-        assert alert.message == f"1 dead letters of {name} in 10 min"
+        assert (alert.code, alert.subject) == (INTAKE_DEAD, f"{name} of {queue.where.shown}")
+        assert alert.message == f"1 dead letters of {alert.subject} in 10 min"
 
 
 async def test_an_intake_that_waits_is_an_alert_until_it_goes_on(
@@ -311,3 +312,20 @@ async def test_an_intake_that_waits_is_an_alert_until_it_goes_on(
         await until(lambda: looked() == [INTAKE_WAITS], "the alert")
         server.client.delete(name)
         await until(lambda: looked() == [], "its end")
+
+
+async def test_queues_of_one_name_in_two_databases_have_an_alert_each(
+    server: RedisServer, name: str, tmp_path: Path
+) -> None:
+    databases = [server.url, f"{server.url.removesuffix('/0')}/1"]
+    async with door(tmp_path, intake=[f"{url}?queue={name}" for url in databases]) as stage:
+        for url in databases:
+            with Redis.from_url(url) as client:
+                client.set(name, "a text, not a list")
+
+        def looked() -> list[tuple[str, str]]:
+            stage.door.watch.look()
+            return sorted((alert.code, alert.subject) for alert in stage.door.alerts.active)
+
+        await until(lambda: len(looked()) == len(databases), "their alerts")
+        assert looked() == [(INTAKE_WAITS, f"{name} of {url}") for url in databases]
