@@ -111,9 +111,10 @@ def test_a_pace_that_was_closed_says_so_to_later_callers_and_to_those_that_wait(
         pace.take([ask])
     with pytest.raises(ClosedError, match="was closed"):
         pace.take([ask])
-    with open_pace(f"{server.url}?prefix=test{next(_numbers)}") as pace, pytest.raises(ClosedError, match="was closed"):
-        pace.wait("site.test", rate_per_s=1.0, burst=1.0)
-        pace.wait("site.test", rate_per_s=1.0, burst=1.0, sleep=lambda _: pace.close())
+    with open_pace(f"{server.url}?prefix=test{next(_numbers)}") as pace:
+        pace.take([ask])
+        with pytest.raises(ClosedError, match="was closed"):
+            pace.wait("site.test", rate_per_s=1.0, burst=1.0, sleep=lambda _: pace.close())
 
 
 def test_a_pace_that_doesnt_answer_is_an_error_with_address_and_reason() -> None:
