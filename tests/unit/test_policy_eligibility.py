@@ -142,6 +142,7 @@ def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
 
     def code(asked: Demand, said: Said, bucket: Bucket = empty, **known: Any) -> Any:
         rules = Rules(**{name: known.pop(name) for name in ("pauses", "approved") if name in known})
+        slow = known.pop("slow", False)
         refusal = decide(
             asked,
             "site.test",
@@ -150,6 +151,7 @@ def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
             rules=rules,
             job="a-job",
             another=True,
+            slow=slow,
             now=0.0,
         )
         return None if refusal is None else refusal.code
@@ -167,7 +169,8 @@ def test_the_first_rule_that_refuses_is_the_one_that_is_said() -> None:
     assert code(careful, europe, crowded=True, proven=False) is RefusalCode.PREFIX_TAKEN
     assert code(careful, europe, proven=False) is RefusalCode.NEWCOMER
     assert code(lost, europe) is RefusalCode.PASSED_OVER
-    assert code(suspect, Said()) is RefusalCode.SUSPECT_HELD
+    assert code(suspect, Said(), slow=True, slow_held=4, others=True) is RefusalCode.SUSPECT_HELD
+    assert code(demand(), Said(), slow=True, slow_held=4, others=True) is RefusalCode.HOST_SLOW
     assert code(demand(), Said()) is RefusalCode.HOST_PACED
     assert code(demand(), Said(), attrs.evolve(BUCKET, paused=True)) is RefusalCode.PAUSED
     assert code(demand(), Said(), BUCKET) is None
@@ -218,6 +221,10 @@ def pause(scope: Scope, name: str) -> Pause:
         ({"passed_over": frozenset({2})}, {"another": True}, None),
         ({"suspect": True}, {"holds_suspect": True}, "this worker holds another such task"),
         ({"suspect": True}, {}, None),
+        ({}, {"slow": True, "slow_held": 4, "others": True}, "site.test keeps tasks for more than 3 s; of its 8 slots"),
+        ({}, {"slow": True, "slow_held": 3, "others": True}, None),
+        ({}, {"slow": True, "slow_held": 4}, None),
+        ({}, {"slow_held": 4, "others": True}, None),
         ({}, {"swarm": EMPTY}, "the swarm sends at most 1 requests a second; the next turn is in 1.0 s"),
         ({}, {"swarm": BUCKET}, None),
         ({}, {"bucket": EMPTY}, "site.test is asked at most 1 times a second; the next turn is in 1.0 s"),
@@ -230,7 +237,7 @@ def test_each_rule_is_asked_of_what_is_known_and_says_so(
     requires = Requires(session=asked.get("session"))
     marks = {name: value for name, value in asked.items() if name != "session"}
     facts = Said(region="eu", prefix="192.0.2.0/24", versions={"worker": "1.0"})
-    own = ("rules", "contexts", "another", "cleaner", "swarm", "bucket")
+    own = ("rules", "contexts", "another", "cleaner", "slow", "swarm", "bucket")
     candidate = Candidate(number=1, facts=facts, **{name: known[name] for name in known if name not in own})
     refusal = decide(
         Demand(tier="bulk", kind="fetch", requires=requires, **marks),
@@ -241,7 +248,7 @@ def test_each_rule_is_asked_of_what_is_known_and_says_so(
         job="a-job",
         another=known.get("another", False),
         now=NOW,
-        **{name: known[name] for name in ("contexts", "cleaner", "swarm") if name in known},
+        **{name: known[name] for name in ("contexts", "cleaner", "slow", "swarm") if name in known},
     )
     assert (None if refusal is None else said is not None and said in refusal.message) == (
         None if said is None else True
@@ -251,6 +258,7 @@ def test_each_rule_is_asked_of_what_is_known_and_says_so(
 def test_against_a_worker_of_whom_nothing_is_known_nothing_is_held() -> None:
     candidate = Candidate(number=1, facts=Said(), budget=1)
     assert (candidate.held, candidate.troubled, candidate.proven) == (0, 0, True)
+    assert (candidate.slow_held, candidate.others) == (0, False)
     marks = (candidate.crowded, candidate.holds_suspect, demand().suspect, demand().careful, demand().parked)
     assert not any(marks)
     assert decide(demand(), "site.test", BUCKET, candidate, rules=Rules(), job=None, another=True, now=0.0) is None

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from rendezvous.policy import alarms, budget, collateral, contexts, egress, leases, order, pacing, records, retry
+from rendezvous.policy import (
+    alarms,
+    budget,
+    collateral,
+    contexts,
+    egress,
+    leases,
+    order,
+    pacing,
+    records,
+    retry,
+    slowness,
+)
 from rendezvous.policy.alarms import AlarmRules, Counts
 from rendezvous.policy.retry import RetryRules
 
@@ -46,6 +58,9 @@ from rendezvous.policy.retry import RetryRules
         (contexts.MATURING_PACE_S, 60.0),
         (contexts.RETIRED_AFTER, 3),
         (contexts.SESSION_KEPT_S, 3_600.0),
+        (slowness.SLOW_S, 3.0),
+        (slowness.SLOW_FOR_S, 60.0),
+        (slowness.SOON_S, 10.0),
         (alarms.WINDOW_S, 600.0),
         (alarms.OUTCOMES_LEAST, 20),
     ],

@@ -25,6 +25,10 @@ def test_a_site_is_slow_after_a_burst_of_slow_tasks_and_fast_again_after_as_many
     assert not is_slow(share_after(*[False] * 5, share=hung))
 
 
+def test_a_site_of_which_half_of_the_tasks_are_slow_isnt_mostly_slow() -> None:
+    assert [is_slow(share) for share in (0.5, 0.501)] == [False, True]
+
+
 def test_a_site_that_hangs_now_and_then_is_never_slow() -> None:
     share = 0.0
     for number in range(1_000):
