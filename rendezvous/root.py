@@ -232,6 +232,7 @@ async def open_door(settings: RootSettings, *, stop: asyncio.Event) -> AsyncIter
         announced = announcer if door.assigner is None else None
         stack.enter_context(listening(door, announced, woken))
         await stack.enter_async_context(_background(*jobs))
+        stack.callback(ledger.leave)  # before what is saved at the end
         yield Opened(
             settings=settings,
             directory=directory,

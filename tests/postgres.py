@@ -127,6 +127,23 @@ class Postgres:
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
         return self.url(name)
 
+    @contextlib.contextmanager
+    def frozen(self, url: str) -> Iterator[None]:
+        """The sessions of a database keep their connections and answer nothing while the block is open.
+
+        The server's first process answers: it ends them all should this run be killed meanwhile.
+        """
+        sessions = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname"
+        pids = [pid for (pid,) in self.execute(f"{sessions} = '{url.rsplit('/', 1)[1]}'")]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def drop(self, url: str) -> None:
         """Drop a database, whoever still has it open."""
         self.execute(f"DROP DATABASE IF EXISTS {url.rsplit('/', 1)[1]} WITH (FORCE)")

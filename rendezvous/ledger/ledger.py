@@ -78,7 +78,7 @@ from rendezvous.ledger.ops import (
     TurnResult,
 )
 from rendezvous.ledger.paces import repace
-from rendezvous.ledger.postgres import database_time
+from rendezvous.ledger.postgres import OpenConnections, database_time
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.shared_pace import SharedPace
@@ -104,6 +104,8 @@ LEAST_PAUSE_S: Final = 0.02
 STALL_S: Final = 5.0
 #: A database that doesn't answer a group for so long is away: whoever calls is told so, seconds.
 SILENT_S: Final = 10.0
+#: A root that ends looks so often whether its database is silent, seconds.
+LOOK_S: Final = 0.1
 #: How often finished tasks are looked through for the archive, seconds.
 ARCHIVE_EVERY_S: Final = 3600.0
 
@@ -157,6 +159,7 @@ class Ledger:
         clock: Callable[[], float],
         last_event: int = 0,
         together: Engine | None = None,
+        connections: Sequence[OpenConnections] = (),  # to hang up; a file has none
     ) -> None:
         self.reader: Final = reader
         self.neighbours: Final[Alone | RootsTogether] = (
@@ -175,6 +178,9 @@ class Ledger:
         self._swept_at: float | None = None
         #: Since when the writer waits for the database, monotonic seconds; None while it doesn't.
         self._waits_since: float | None = None
+        self._connections: Final = tuple(connections)
+        self._leaving: asyncio.Task[None] | None = None
+        self._hung_up = False
         self._closed = False
 
     def now(self) -> float:
@@ -243,9 +249,17 @@ class Ledger:
 
     def _check_silence(self) -> None:
         """Raise ``LedgerUnavailable`` where the database has been silent for long."""
+        if self._hung_up:
+            raise self._lost()
+        if (silent_s := self._silent_s()) > SILENT_S:
+            raise LedgerUnavailable(self.reader.where, f"no answer for {silent_s:.0f} s")
+
+    def _silent_s(self) -> float:
         since = self._waits_since
-        if since is not None and time.monotonic() - since > SILENT_S:
-            raise LedgerUnavailable(self.reader.where, f"no answer for {time.monotonic() - since:.0f} s")
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _lost(self) -> LedgerUnavailable:
+        return LedgerUnavailable(self.reader.where, f"no answer for {SILENT_S:g} s, and this root is ending")
 
     async def _in_batches(self, op: Cancel | Replay) -> tuple[Ended, ...]:
         """Do a whole job batch by batch, so that workers' turns come in between."""
@@ -291,7 +305,8 @@ class Ledger:
             item = self._waiting.get()
             if item is not None:
                 self._waits_since = time.monotonic()
-                self._core.take_turn()
+                if not self._hung_up:
+                    self._core.take_turn()
             batch: list[tuple[Op, asyncio.Future[Any]]] = []
             tasks = 0
             while item is not None:
@@ -306,9 +321,10 @@ class Ledger:
             closing = item is None
             if batch:
                 group = self._apply([op for op, _ in batch])
-                self._waits_since = None
+                self._waits_since = time.monotonic()  # what others committed is read first
                 answering = partial(self._deliver, answered=[future for _, future in batch], answers=group.answers)
                 self._telling.committed(group.events, answering)
+                self._waits_since = None
 
     def _deliver(
         self,
@@ -332,6 +348,8 @@ class Ledger:
             self._telling.elsewhere(news[0])
 
     def _apply(self, ops: list[Op]) -> Group:
+        if self._hung_up:
+            return Group(answers=[self._lost()] * len(ops), events=[])
         now = self._clock()
         sweeping = any(isinstance(op, Sweep) for op in ops)
         stalled = sweeping and (self._swept_at is None or now - self._swept_at > STALL_S)
@@ -420,13 +438,41 @@ class Ledger:
                 place = 0
             await asyncio.sleep(TICK_S if place else ARCHIVE_EVERY_S)
 
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def leave(self) -> None:
+        """Say that this root is ending: a server that is silent for ``SILENT_S`` is waited for no longer.
+
+        A root that goes on keeps waiting: the answer may come, and says what became of what was called.
+        """
+        if self._connections and self._leaving is None:
+            self._leaving = asyncio.create_task(self._hang_up_on_silence())
+
+    async def _hang_up_on_silence(self) -> None:
+        while True:
+            if self._hung_up or self._silent_s() > SILENT_S:
+                self._hang_up()  # once more: who fails may try again
+            await asyncio.sleep(LOOK_S)
+
+    def _hang_up(self) -> None:
+        """End all connections: the threads that wait on them fail, and their callers get ``LedgerUnavailable``."""
+        first, self._hung_up = not self._hung_up, True  # before the writer fails: it doesn't try again
+        ended = sum(connections.hang_up() for connections in self._connections)
+        if first:
+            log.error("ledger_hung_up", address=self.reader.where, silent_s=SILENT_S, connections=ended)
+
     async def _close(self) -> None:
         self._closed = True
-        if isinstance(self.neighbours, RootsTogether):
+        self.leave()
+        if isinstance(self.neighbours, RootsTogether) and not await asyncio.to_thread(self.neighbours.stop):
+            self._hang_up()
             await asyncio.to_thread(self.neighbours.stop)
         self._waiting.put(None)
         await asyncio.to_thread(self._writer.join)
-        self._readers.shutdown(wait=True)
+        self._waits_since = time.monotonic()  # for the readers, from now on
+        await asyncio.to_thread(self._readers.shutdown)
+        if self._leaving is not None:
+            self._leaving.cancel()
         self._core.close()
 
 
@@ -466,17 +512,20 @@ async def open_ledger(
         ConfigurationError: the location makes no sense, or a newer version wrote it.
 
     *Resource handling*: owns the writer thread, the reader threads and all connections; on exit what was called is
-    finished first.
+    finished first, unless a server is silent for ``SILENT_S``: then it is hung up.
     """
     settings = settings or LedgerSettings()
     engine = open_engine(location, busy_timeout_ms=busy_timeout_ms)
+    shared = engine.dialect.name == "postgresql"
+    connections = [OpenConnections(engine)] if shared else []
     reading: Engine | None = None
     try:
         await asyncio.to_thread(migrate, engine)
         await asyncio.to_thread(repace, engine, settings)
         reading = open_reading_engine(location)
+        if shared:
+            connections.append(OpenConnections(reading))
         reader = LedgerReader(reading, settings=settings)
-        shared = engine.dialect.name == "postgresql"
         if clock is None:
             wall = await asyncio.to_thread(database_time, engine) if shared else None
             clock = LedgerClock(not_before=await asyncio.to_thread(reader.last_moment), wall=wall)
@@ -486,6 +535,7 @@ async def open_ledger(
             clock=clock,
             last_event=await asyncio.to_thread(reader.last_event_id),
             together=engine if shared else None,
+            connections=connections,
         )
         if isinstance(ledger.neighbours, RootsTogether):
             await asyncio.to_thread(ledger.neighbours.start)
@@ -502,3 +552,5 @@ async def open_ledger(
         engine.dispose()
         if reading is not None:
             reading.dispose()
+        for left in connections:
+            left.hang_up()  # a read that its caller gave up

@@ -124,13 +124,20 @@ class RootsTogether:
         self._thread.start()
         self._asked.wait(START_TIMEOUT_S)
 
-    def stop(self) -> None:
-        """Give the offices up and leave; blocks until it is done."""
+    def stop(self) -> bool:
+        """Give the offices up and leave; blocks until it is done, but for at most ``STOP_TIMEOUT_S``.
+
+        Returns:
+            Whether it is done.
+        """
         self._stopping = True
         self._wakes.send(b"\0")
         self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            return False
         self._wakes.close()
         self._woken.close()
+        return True
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────────────
 

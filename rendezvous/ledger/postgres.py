@@ -14,7 +14,11 @@ others for ``IDLE_IN_TRANSACTION_S`` and a beat: the server ends such a session,
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import socket
+import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -29,6 +33,7 @@ from swarm.errors import ConfigurationError
 __all__ = [
     "CHANNEL",
     "WRITING",
+    "OpenConnections",
     "PostgresTurns",
     "database_time",
     "end_silent_sessions",
@@ -139,6 +144,40 @@ def open_postgres(url: sa.URL, *, reading: bool) -> Engine:
         connection.autocommit = was
 
     return engine
+
+
+class OpenConnections:
+    """The connections that an engine opens from now on, so that who waits on one can be told to wait no longer.
+
+    libpq waits for a server that is frozen for as long as the server's machine keeps the connection; nothing but its
+    end, which another thread can bring about, wakes it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._lock: Final = threading.Lock()
+        self._open: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+        self._driver: Final[Any] = engine.dialect.loaded_dbapi
+        event.listen(engine, "connect", self._add, insert=True)  # first: who configures one waits for answers, too
+
+    def _add(self, connection: Any, _record: Any) -> None:
+        with self._lock:
+            self._open.add(connection)
+
+    def hang_up(self) -> int:
+        """End those that are open, whatever is being done on them: it fails at once. For any thread.
+
+        Returns:
+            How many there were.
+        """
+        with self._lock:
+            connections = list(self._open)
+        ended = 0
+        for connection in connections:
+            with contextlib.suppress(OSError, self._driver.Error):  # it has just ended, or been closed
+                with socket.socket(fileno=os.dup(connection.fileno())) as line:
+                    line.shutdown(socket.SHUT_RDWR)
+                ended += 1
+        return ended
 
 
 def wait_for_turn(connection: sa.Connection) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import aiohttp
 import attrs
-import psycopg
 import pytest
 
 from rendezvous.directory import find_directory
@@ -118,21 +117,29 @@ async def test_a_root_that_is_told_to_stop_twice_ends_though_its_database_doesnt
 ) -> None:
     options = ("--bind", f"127.0.0.1:{free_port()}", "--p2p", "off", "--ledger", postgres_database)
     async with root(tmp_path, *options) as running:
-        with psycopg.connect(postgres.url(), autocommit=True) as asking:
-            sessions = asking.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'swarm-root'")
-            frozen = [pid for (pid,) in sessions.fetchall()]
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
-        try:
+        with postgres.frozen(postgres_database):
             async with asyncio.timeout(PATIENCE_S):
                 while running.process.returncode is None:
                     running.process.terminate()
                     await asyncio.sleep(0.1)
-        finally:
-            for pid in frozen:
-                os.kill(pid, signal.SIGCONT)
         assert running.process.returncode == 128 + signal.SIGTERM
     assert "stopping; tell it again to end it at once" in running.log.read_text()
+
+
+async def test_a_root_that_is_told_to_stop_hangs_up_where_its_database_doesnt_answer(
+    tmp_path: Path, postgres: Postgres, postgres_database: str
+) -> None:
+    options = ("--bind", f"127.0.0.1:{free_port()}", "--p2p", "off", "--ledger", postgres_database)
+    async with root(tmp_path, *options) as running:
+        with postgres.frozen(postgres_database):
+            async with asyncio.timeout(PATIENCE_S):
+                while '"ledger_unavailable"' not in running.log.read_text():  # noqa: ASYNC110 -- another process says so, whose writer waits by then
+                    await asyncio.sleep(0.1)
+            assert await running.stop() == 0
+    said = running.log.read_text()
+    assert '"ledger_hung_up"' in said
+    assert '"root_stopped"' in said
+    assert "Traceback" not in said
 
 
 async def test_a_root_with_a_peer_tells_its_addresses_and_keeps_its_port(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from rendezvous.ledger import ledger as ledger_module
@@ -22,6 +23,7 @@ from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.neighbours import Office
 from rendezvous.ledger.ops import Probe
 from rendezvous.ledger.postgres import WRITING, end_silent_sessions, lock_key
+from rendezvous.ledger.queries import LedgerReader
 from swarm.errors import LedgerUnavailable
 from swarm.model import Status
 from tests.patience import PATIENCE_S
@@ -48,6 +50,23 @@ def left_open(location: str, *statements: str, pipeline: bool = False) -> Iterat
     finally:
         pooled.invalidate()
         engine.dispose()
+
+
+@asynccontextmanager
+async def left_by_hand(location: str) -> AsyncIterator[tuple[Ledger, Callable[[], Awaitable[None]]]]:
+    """A ledger whose writer and reader have connections, and how to close it before the block ends."""
+    async with contextlib.AsyncExitStack() as stack:
+        ledger = await stack.enter_async_context(opened(location, "one"))
+        await ledger.call(Probe())
+        await ledger.read(lambda reader: reader.counts())
+        yield ledger, stack.aclose
+
+
+def read_for_long(reader: LedgerReader) -> None:
+    reader._rows(sa.select(sa.func.pg_sleep(PATIENCE_S)))
+
+
+LONG_READS = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 
 
 def logged(logs: Any, event: str) -> Callable[[], bool]:
@@ -133,6 +152,61 @@ async def test_a_database_that_doesnt_answer_is_said_and_calls_are_refused_until
             await waiting
             await until(logged(logs, "ledger_available"))
             await holding
+        assert (await ledger.read(lambda reader: reader.counts()))[Status.PENDING] == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "limit"), [(ledger_module, "SILENT_S"), (neighbours, "STOP_TIMEOUT_S")], ids=["writer", "neighbours"]
+)
+async def test_a_ledger_on_a_server_that_is_frozen_can_be_closed_and_whoever_waits_is_told(
+    postgres: Postgres, postgres_database: str, monkeypatch: pytest.MonkeyPatch, module: Any, limit: str
+) -> None:
+    monkeypatch.setattr(ledger_module, "SILENT_S", PATIENCE_S)
+    monkeypatch.setattr(neighbours, "STOP_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(module, limit, 0.5)
+    with capture_logs() as logs:
+        async with left_by_hand(postgres_database) as (ledger, close):
+            reading = asyncio.create_task(ledger.read(read_for_long))
+            await until(lambda: bool(postgres.execute(LONG_READS)))
+            with postgres.frozen(postgres_database):
+                calling = asyncio.create_task(ledger.call(submission(new_task())))
+                async with asyncio.timeout(PATIENCE_S):
+                    await close()
+                    for waiting in (calling, reading):
+                        with pytest.raises(LedgerUnavailable):
+                            await waiting
+    assert [line["event"] for line in logs].count("ledger_hung_up") == 1
+
+
+async def test_a_root_that_is_leaving_is_refused_by_a_server_that_is_frozen_instead_of_waiting(
+    postgres: Postgres, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "SILENT_S", 0.5)
+    async with left_by_hand(postgres_database) as (ledger, close):
+        with postgres.frozen(postgres_database):
+            ledger.leave()
+            async with asyncio.timeout(PATIENCE_S):
+                for _ in range(2):
+                    with pytest.raises(LedgerUnavailable):
+                        await ledger.call(submission(new_task()))
+                await close()
+
+
+async def test_a_server_that_answers_in_time_finishes_what_was_called_before_the_ledger_is_closed(
+    postgres: Postgres, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "SILENT_S", PATIENCE_S)
+    monkeypatch.setattr(neighbours, "STOP_TIMEOUT_S", PATIENCE_S)
+    async with left_by_hand(postgres_database) as (ledger, close):
+        with postgres.frozen(postgres_database):
+            waiting = asyncio.create_task(ledger.call(submission(new_task())))
+            closing = asyncio.create_task(close())
+            _, late = await asyncio.wait({waiting, closing}, timeout=3 * ledger_module.LOOK_S)
+            assert late == {waiting, closing}
+        async with asyncio.timeout(PATIENCE_S):
+            await closing
+            await waiting
+    async with opened(postgres_database) as ledger:
         assert (await ledger.read(lambda reader: reader.counts()))[Status.PENDING] == 1
 
 
