@@ -45,7 +45,10 @@ class WriterConnection(ABC):
         session_id: what the server calls the newest connection's session; None where there is no server. For any
             thread.
         counters: the kept numbers, where they were read together with the turn; None where they weren't.
+        has_server: whether what is asked together is one exchange: then asking for more is cheaper than asking again.
     """
+
+    has_server: bool = False
 
     def __init__(self, engine: Engine) -> None:
         self.session_id: int | None = None
@@ -241,6 +244,8 @@ class _Batch:
 
 class _ServerWriter(WriterConnection):
     """Writes to PostgreSQL: what goes out together is one exchange."""
+
+    has_server = True
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)

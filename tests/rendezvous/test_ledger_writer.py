@@ -137,8 +137,12 @@ def test_a_group_of_any_size_is_a_few_exchanges_with_the_server(
     assert exchanges == ["begin", "rows_of", "many", "commit"]  # the job, who has the keys, and all that is written
     exchanges.clear()
     assert len(world.claim(ALICE, want=50)) == 50
-    # which demands are ready, their lanes, the tasks of the one lane; the rows are remembered
-    assert exchanges == ["begin", "rows_of", "rows_of", "rows_of", "commit"]
+    # which demands are ready, with the lanes of the known ones; the tasks of the one lane; the rows are remembered
+    assert exchanges == ["begin", "rows_of", "rows_of", "commit"]
+    world.submit(*(new_task(host=f"site{number % 30}.test") for number in range(60)))
+    exchanges.clear()
+    assert len(world.claim(ALICE, want=60)) == 60
+    assert exchanges == ["begin", "rows_of", "rows_of", "commit"]  # the tasks of all lanes are asked for together
     world.close()
     postgres.drop(url)
 
