@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -28,6 +29,7 @@ from swarm.errors import LedgerUnavailable
 from swarm.model import Status
 from tests.patience import PATIENCE_S
 from tests.postgres import Postgres
+from tests.rendezvous.door_harness import door
 from tests.rendezvous.ledger_world import ALICE, new_task
 from tests.rendezvous.test_ledger_neighbours import opened, submission, turn, until
 
@@ -190,6 +192,23 @@ async def test_a_root_that_is_leaving_is_refused_by_a_server_that_is_frozen_inst
                     with pytest.raises(LedgerUnavailable):
                         await ledger.call(submission(new_task()))
                 await close()
+
+
+async def test_a_door_that_has_workers_to_save_can_be_closed_though_its_server_is_frozen(
+    tmp_path: Path, postgres: Postgres, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "SILENT_S", 0.5)
+    with capture_logs() as logs:
+        async with contextlib.AsyncExitStack() as stack:
+            stage = await stack.enter_async_context(door(tmp_path, ledger=postgres_database))
+            alice = await stage.worker("alice")
+            await alice.take(want=1)
+            with postgres.frozen(postgres_database):
+                for worker in stage.door.fleet.all():
+                    worker.unsaved = True
+                async with asyncio.timeout(PATIENCE_S):
+                    await stack.aclose()
+    assert logged(logs, "workers_not_saved")()
 
 
 async def test_a_server_that_answers_in_time_finishes_what_was_called_before_the_ledger_is_closed(
