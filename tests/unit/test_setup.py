@@ -72,3 +72,11 @@ def test_a_set_up_that_fails_says_at_what_and_is_tried_again(venv: Path) -> None
 
     play(venv)
     assert setup(venv).returncode == 0
+
+
+def test_help_says_how_it_is_called_and_does_nothing() -> None:
+    done = subprocess.run(
+        [ROOT / "scripts" / "setup", "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "Usage: scripts/setup [worker|root|demo|dev]" in done.stdout
+    assert "set -euo" not in done.stdout
