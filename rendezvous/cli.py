@@ -27,7 +27,7 @@ from rendezvous.ledger_commands import migrate
 from rendezvous.money_commands import deposit, wallet, withdraw
 from rendezvous.settings import RootSettings
 from swarm.errors import ConfigurationError, DirectoryLocked, SwarmError, UnreachableError
-from swarm.settings import declared, nearest
+from swarm.settings import nearest
 
 __all__ = ["cli", "main"]
 
@@ -53,12 +53,10 @@ def run(arguments: list[str]) -> int:
     except click.Abort:
         return 130
     except click.ClickException as fault:
-        message = fault.format_message()
-        if isinstance(fault, click.NoSuchOption):
-            known = [option for one in declared(RootSettings) for option in (f"--{one.option}",)]
-            close = nearest(fault.option_name, known)
-            message = f"there is no option {fault.option_name}" + (f"; did you mean {close}?" if close else "")
         context = getattr(fault, "ctx", None)
+        message = fault.format_message()
+        if isinstance(fault, click.NoSuchOption) and context is not None:
+            message = _no_option(context, fault.option_name)
         _complain(message, f"{context.command_path if context else 'swarm-root'} --help lists what there is")
         return EXIT_USAGE
     except SwarmError as fault:
@@ -69,6 +67,25 @@ def run(arguments: list[str]) -> int:
             return EXIT_UNREACHABLE
         return EXIT_USAGE if isinstance(fault, ConfigurationError) else EXIT_FAULT
     return code if isinstance(code, int) else 0
+
+
+def _no_option(context: click.Context, wanted: str) -> str:
+    """Name the nearest option that the failing command has, or the command before it that has the very one."""
+    said = f"{context.command_path} has no option {wanted}"
+    before = context.parent
+    while before is not None:
+        if wanted in _options_of(before):
+            words = context.command_path.removeprefix(f"{before.command_path} ")
+            return f"{said}: it goes before {words}, as in {before.command_path} {wanted} … {words}"
+        before = before.parent
+    close = nearest(wanted, _options_of(context))
+    return said + (f"; did you mean {close}?" if close else "")
+
+
+def _options_of(context: click.Context) -> list[str]:
+    """The long options of a command that its help shows."""
+    shown = [one for one in context.command.get_params(context) if isinstance(one, click.Option) and not one.hidden]
+    return [text for one in shown for text in one.opts if text.startswith("--")]
 
 
 def _complain(what: str, hint: str | None) -> None:

@@ -26,6 +26,8 @@ __all__ = ["contract"]
 
 #: Wei of a gwei, the unit of fees.
 GWEI: Final = 10**9
+#: What facts are called for people, where their names without the unit would say something else.
+LABELS: Final = {"contract_wei": "held"}
 
 EXAMPLES: Final = """\b
 Examples:
@@ -187,12 +189,14 @@ def _print(facts: dict[str, Any], *, as_json: bool) -> None:
         told = {name: str(value) if _is_wei(name, value) else value for name, value in facts.items()}
         click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
         return
-    lines = {
-        name.removesuffix("_wei").removesuffix("_s").replace("_", " "): _shown(name, facts[name]) for name in facts
-    }
-    width = max(map(len, lines))
-    for name, value in lines.items():
-        click.echo(f"{name:<{width}}  {value}")
+    lines = [(_label(name), _shown(name, value)) for name, value in facts.items()]
+    width = max(len(label) for label, _ in lines)
+    for label, value in lines:
+        click.echo(f"{label:<{width}}  {value}")
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name.removesuffix("_wei").removesuffix("_s").replace("_", " "))
 
 
 def _is_wei(name: str, value: Any) -> bool:

@@ -82,7 +82,12 @@ def test_a_deployed_contract_is_printed_kept_and_found_to_be_ours(
     assert (look["exit_delay_s"], look["balance_wei"], look["contract_wei"]) == (3600, "0", "0")
     assert look["payer"] == look["deployed_by"] == operator.address
     assert operator.show() == 0
-    assert "exit delay         3,600 s" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "exit delay         3,600 s" in shown
+    lines = [tuple(line.split("  ", 1)) for line in shown.splitlines()]
+    told = {label: value.strip() for label, value in lines}
+    assert len(told) == len(lines) == len(look)
+    assert (told["contract"], told["held"], told["balance"]) == (kept.contract, "0wei", "0wei")
 
 
 def test_a_second_deployment_from_one_directory_is_refused(

@@ -71,3 +71,23 @@ def test_a_further_root_that_is_given_no_swarm_is_told_which_files_to_copy(
     assert f"there is no swarm.key in {tmp_path}" in told
     assert "copies of its swarm.key and swarm.json" in told
     assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("invite --use 5", "swarm-root invite has no option --use; did you mean --uses?"),
+        ("run --legder x", "swarm-root run has no option --legder; did you mean --ledger?"),
+        ("keys add requester alice --allowence 1eth", "has no option --allowence; did you mean --allowance?"),
+        ("channel list --rpc http://127.0.0.1:8545", "swarm-root channel list has no option --rpc\n"),
+        ("approve-version worker 1 --key-fle x", "has no option --key-fle; did you mean --key-file?"),
+        ("migrate backup copy --ledger x", "as in swarm-root migrate --ledger … backup\n"),
+        ("run --version", "it goes before run, as in swarm-root --version … run\n"),
+    ],
+)
+def test_an_unknown_option_names_only_what_the_command_itself_or_one_before_it_has(
+    line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line.split()) == 2
+
+    assert says in capsys.readouterr().err
