@@ -108,6 +108,10 @@ class Picker:
         self._special: Final[set[int]] = set()
         self._cleaner: Final[dict[tuple[int, int, int], bool]] = {}
         self._swarm: Final = lines.swarm()
+        #: Who asks now, and the lanes that it passed: others may have them, so they go back when another asks. What it
+        #: passed once it passes as long as it asks, since what it takes meanwhile allows it no more.
+        self._asking: TurnWork | None = None
+        self._passed: list[tuple[list[_Place], _Place]] = []
         #: The lane of the last task that was taken: who asks next looks what is behind it.
         self._behind: tuple[list[_Place], _Line] | None = None
         #: When there is more for those who get nothing, seconds: the swarm's own bucket is empty.
@@ -264,33 +268,32 @@ class Picker:
             return None
         if self._limits and self._is_full(turn):
             return None
-        demands = [demand for demand in self._ready_demands() if self._may(turn, demand)]
-        #: Lanes that others may have, but not this worker: they go back when it has its task.
-        passed: list[tuple[list[_Place], _Place]] = []
-        try:
-            while True:
-                self._look_behind()
-                tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
-                if not tops or self._parked >= PARKED_MOST:  # the next transaction sets more aside
-                    return None
-                heap, demand = tops[0] if len(tops) == 1 else self._next_of(tops)
-                entry = heapq.heappop(heap)
-                _, seq, lane = entry
-                line = self._open[lane]
-                host = self._lines.host(line.host)
-                if host.left < 1:
-                    continue  # the host has given all it may: the lane is out of this transaction
-                if self._screens and self._passes(turn, demand, line.host):
-                    passed.append((heap, entry))
-                    continue
-                taken = seq in self._taken or (bool(self._paused_jobs) and self._park(seq))
-                self._behind = (heap, line)
-                if not taken:
-                    self._take(seq, host, demand, turn)
-                    return seq
-        finally:
-            for heap, entry in passed:
+        if turn is not self._asking:
+            self._asking = turn
+            for heap, entry in self._passed:
                 heapq.heappush(heap, entry)
+            self._passed.clear()
+        demands = [demand for demand in self._ready_demands() if self._may(turn, demand)]
+        while True:
+            self._look_behind()
+            tops = [(heap, demand) for demand in demands if (heap := self._heap(demand))]
+            if not tops or self._parked >= PARKED_MOST:  # the next transaction sets more aside
+                return None
+            heap, demand = tops[0] if len(tops) == 1 else self._next_of(tops)
+            entry = heapq.heappop(heap)
+            _, seq, lane = entry
+            line = self._open[lane]
+            host = self._lines.host(line.host)
+            if host.left < 1:
+                continue  # the host has given all it may: the lane is out of this transaction
+            if self._screens and self._passes(turn, demand, line.host):
+                self._passed.append((heap, entry))
+                continue
+            taken = seq in self._taken or (bool(self._paused_jobs) and self._park(seq))
+            self._behind = (heap, line)
+            if not taken:
+                self._take(seq, host, demand, turn)
+                return seq
 
     def _next_of(self, tops: list[tuple[list[_Place], int]]) -> tuple[list[_Place], int]:
         """The first in line of the tier that is to be served next."""

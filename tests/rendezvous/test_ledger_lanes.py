@@ -10,7 +10,8 @@ import pytest
 
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.migrate import migrate
-from rendezvous.ledger.ops import HoldHost, SetHostPace, TakeTurn
+from rendezvous.ledger.ops import HoldHost, Quarantine, SetHostPace, TakeTurn
+from rendezvous.ledger.picker import Picker
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import Statements
 from swarm.model import RefusalCode, Status
@@ -118,6 +119,28 @@ def test_a_worker_gets_what_it_meets_and_the_rest_waits_for_others(world: World)
     assert refusals[BOB] is None
     everything = facts(kinds=frozenset({"noop", "fetch"}), region="eu", labels=frozenset({"gpu"}))
     assert [lease.task for lease in world.claim(BOB, want=9, facts=everything)] == [other_kind, eu, labelled]
+
+
+def test_what_a_worker_may_not_have_is_looked_at_once_a_turn_and_left_to_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barred = [f"barred{number}.test" for number in range(20)]
+    for host in barred:
+        world.do(Quarantine(worker=ALICE, host=host, for_s=600.0, who="olga", why="a test"))
+    world.submit(*(new_task(host=host, priority=9) for host in barred), *(new_task() for _ in range(5)))
+    looked_at: list[int] = []
+    passes = Picker._passes
+
+    def counting(self: Picker, turn: Any, demand: int, host: int) -> bool:
+        looked_at.append(host)
+        return passes(self, turn, demand, host)
+
+    monkeypatch.setattr(Picker, "_passes", counting)
+    assert len(world.claim(ALICE, want=5)) == 5
+    assert len(looked_at) == 20 + 5
+    turns = (TakeTurn(worker=who, boot="boot-boot", facts=NOOP, want=9, partial=True) for who in (ALICE, BOB))
+    mine, others = (result.granted for result in world.all(*turns))
+    assert (mine, [grant.host for grant in others]) == ((), barred[:9])
 
 
 def test_a_failed_or_cancelled_head_makes_way(world: World) -> None:
