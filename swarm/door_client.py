@@ -1,7 +1,8 @@
 """The worker's side of the door: signed settings, enrolment, a session that is kept, and calls beside it.
 
 Trust: settings are signed. A join link names the key; without one the first key seen is trusted, said aloud and kept,
-and another one is refused from then on. Refusals are typed (``DoorRefused``), silence is ``DoorUnreachable``. While the
+and another one is refused from then on. The API key goes to nobody else: only to a door that showed settings signed by
+that key, or that these settings name. Refusals are typed (``DoorRefused``), silence is ``DoorUnreachable``. While the
 session is down it is opened again with jittered backoff, at the other doors that the settings name as well. This
 module knows no tasks; a turn is a value to it.
 """
@@ -23,13 +24,13 @@ import trio
 from swarm.certificates import trust_certificates
 from swarm.door_calls import CALL_S, call, data_of
 from swarm.door_session import NoWebSocket, Push, Session, run_session
-from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
+from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
 from swarm.groups import the_one_fault
-from swarm.identity import Identity, write_private
+from swarm.identity import Identity
+from swarm.membership import Membership, keep_membership, keep_settings, read_membership, read_settings
 from swarm.model import TURNS_AWAY, Address, RefusalCode
-from swarm.signing import MAX_SETTINGS_BYTES, JoinLink, enrolment_digest, sign_enrolment, verify_settings
+from swarm.signing import JoinLink, enrolment_digest, sign_enrolment, verify_settings
 from swarm.wire import (
-    Answer,
     Enrolled,
     Enrolment,
     ErrorBody,
@@ -40,7 +41,6 @@ from swarm.wire import (
     Turn,
     TurnAnswer,
     TurnRefused,
-    decode,
     encode,
 )
 
@@ -73,19 +73,9 @@ ENROL_TRIES: Final = 3
 #: A WebSocket close takes milliseconds; a frozen door's takes ``door_session.CLOSE_S``.
 GOODBYE_S: Final = 2.5
 
-MEMBERSHIP_FILE: Final = "membership.json"
-SETTINGS_FILE: Final = "settings.json"
-
 _TRY_AGAIN: Final = frozenset({RefusalCode.CHALLENGE_EXPIRED, RefusalCode.CHALLENGE_USED})
-
-
-class Membership(Answer, frozen=True):
-    """What this data directory is to one swarm; kept 0600, since it holds the API key."""
-
-    key_id: str
-    network_id: str
-    api_key: str | None = None
-    payout: str | None = None
+#: The key opens nothing here, whatever it is used for.
+_KEY_REFUSED: Final = frozenset({RefusalCode.UNAUTHORIZED, RefusalCode.KEY_REVOKED})
 
 
 class DoorClient:
@@ -132,6 +122,10 @@ class DoorClient:
         self._plain = False
         self._why = "no session yet"
         self._closing = False
+        #: Doors that showed settings of the root that we trust.
+        self._proven: set[str] = set()
+        #: Whether the key was got or taken in this process: then a revocation is meant for us as we are.
+        self._key_is_fresh = False
         self._push, self.pushes = trio.open_memory_channel[Push](64)
 
     # ── what the worker does with it ──────────────────────────────────────────────────────────────────────────────
@@ -145,6 +139,10 @@ class DoorClient:
     def saying_goodbye(self) -> bool:
         """Whether an open session is being closed."""
         return self._closing and self._session is not None
+
+    async def wait_joined(self) -> None:
+        """Wait until a door has taken our key and turns can be said."""
+        await self._opened.wait()
 
     async def turn(self, turn: Turn) -> TurnAnswer | TurnRefused:
         """Say one turn; one at a time.
@@ -200,22 +198,16 @@ class DoorClient:
 
     def _doors(self) -> list[str]:
         """The doors to try: the one that answered last, the link's, those of the settings."""
-        named = self.settings.swarm.doors if hasattr(self, "settings") else ()
-        return list(dict.fromkeys([self.url, self._link.url, *(door.rstrip("/") for door in named)]))
+        return list(dict.fromkeys([self.url, self._link.url, *self._named()]))
 
-    def _membership(self) -> Membership | None:
-        try:
-            return decode((self._directory / MEMBERSHIP_FILE).read_bytes(), Membership)
-        except FileNotFoundError:
-            return None
-        except MalformedInput as fault:
-            log.warning("membership_damaged", error=str(fault))
-            return None
+    def _named(self) -> list[str]:
+        """The doors that the root's settings name."""
+        return [door.rstrip("/") for door in self.settings.swarm.doors] if hasattr(self, "settings") else []
 
     def _trusted_key(self) -> str | None:
         if self._link.key_id is not None:
             return self._link.key_id
-        kept = self._membership()
+        kept = read_membership(self._directory)
         return kept.key_id if kept is not None else None
 
     async def learn_settings(self) -> None:
@@ -229,47 +221,47 @@ class DoorClient:
         impostor: UntrustedSettings | None = None
         for url in self._doors():
             try:
-                body = await call(self._http, "GET", f"{url}/settings", api_key=None)
-                trusted = self._trusted_key()
-                settings, key_id = verify_settings(body, key_id=trusted)
+                await self._learn_from(url)
             except DoorUnreachable as unreachable:
                 fault = fault or unreachable
-                continue
             except UntrustedSettings as untrusted:
                 log.warning("door_untrusted", url=url, reason=str(untrusted))
                 impostor = untrusted
-                continue
-            except (DoorRefused, MalformedInput) as strange:
-                fault = fault or DoorUnreachable(url, f"it doesn't answer as a door does: {strange}")
-                continue
-            if trusted is None:
-                log.warning(
-                    "root_trusted_on_first_use", key_id=key_id, url=url, hint="a join link with a key would check it"
-                )
-            self.url, self.settings, self.key_id = url, settings, key_id
-            try:
-                await trio.to_thread.run_sync(write_private, self._directory / SETTINGS_FILE, body)
-            except OSError as full:  # they are only of use if the door is down at the next start
-                log.warning("settings_not_kept", reason=full.strerror)
-            return
+            else:
+                return
         why = fault or impostor  # a root that is away may be back; an impostor doesn't end a worker before
         assert why is not None  # noqa: S101 -- there is always the link's door
         raise why
 
+    async def _learn_from(self, url: str) -> None:
+        try:
+            body = await call(self._http, "GET", f"{url}/settings", api_key=None)
+            trusted = self._trusted_key()
+            settings, key_id = verify_settings(body, key_id=trusted)
+        except (DoorRefused, MalformedInput) as strange:
+            raise DoorUnreachable(url, f"it doesn't answer as a door does: {strange}") from strange
+        if trusted is None:
+            log.warning(
+                "root_trusted_on_first_use", key_id=key_id, url=url, hint="a join link with a key would check it"
+            )
+        self.url, self.settings, self.key_id = url, settings, key_id
+        self._proven.add(url)
+        await trio.to_thread.run_sync(keep_settings, self._directory, body)
+
     def recall_settings(self) -> bool:
         """Use the settings that were kept, where they are of the swarm that the link means and we are its member."""
-        member = self._membership()
+        member = read_membership(self._directory)
         if member is None or member.api_key is None or self._payout_of(member) != self._payout:
             return False
-        try:
-            body = (self._directory / SETTINGS_FILE).read_bytes()
-            settings, key_id = verify_settings(body[:MAX_SETTINGS_BYTES], key_id=self._link.key_id or member.key_id)
-        except (FileNotFoundError, MalformedInput, UntrustedSettings):
+        kept = read_settings(self._directory, key_id=self._link.key_id or member.key_id)
+        if kept is None or kept[0].swarm.network_id != member.network_id:
             return False
-        if settings.swarm.network_id != member.network_id:
-            return False
+        settings, key_id = kept
         self.settings, self.key_id, self.api_key = settings, key_id, member.api_key
-        return True
+        named = self._named()
+        if named and self.url not in named:
+            self.url = named[0]  # whoever sits at the link's address hasn't shown that it is this swarm's door
+        return bool(named)
 
     def _payout_of(self, member: Membership) -> Address:
         return member.payout or self._identity.address
@@ -286,7 +278,7 @@ class DoorClient:
             DoorRefused: the swarm doesn't admit us.
             DoorUnreachable: the door doesn't answer.
         """
-        member = self._membership()
+        member = read_membership(self._directory)
         fits = (
             member is not None
             and member.api_key is not None
@@ -304,19 +296,14 @@ class DoorClient:
                 if refused.code not in _TRY_AGAIN or attempt == ENROL_TRIES - 1:
                     raise
                 await self.learn_settings()
-        self.api_key = enrolled.api_key
+        self.api_key, self._key_is_fresh = enrolled.api_key, True
         kept = Membership(
             key_id=self.key_id,
             network_id=self.settings.swarm.network_id,
             api_key=enrolled.api_key,
             payout=self._payout,
         )
-        try:
-            await trio.to_thread.run_sync(write_private, self._directory / MEMBERSHIP_FILE, encode(kept))
-        except OSError as fault:
-            raise ConfigurationError(
-                f"the API key can't be kept in {self._directory}: {fault.strerror}", hint="free some space"
-            ) from fault
+        await trio.to_thread.run_sync(keep_membership, self._directory, kept)
         log.info("worker_enrolled", worker=enrolled.address, payout=enrolled.payout, network=kept.network_id)
 
     async def _enrol(self) -> Enrolled:
@@ -404,12 +391,15 @@ class DoorClient:
                 continue
             began = trio.current_time()
             try:
+                if url not in self._proven and url not in self._named():
+                    await self._learn_from(url)  # our key is for this swarm's doors alone
                 await run_session(url, self.api_key, tls=self._tls, push=self._take_push, opened=self._session_opened)
             except NoWebSocket as unreachable:
                 self._session_over(unreachable.reason)
-                await self._go_plain(url)
-            except DoorUnreachable as unreachable:
-                self._session_over(unreachable.reason)
+                with contextlib.suppress(DoorUnreachable):
+                    await self._go_plain(url)
+            except (DoorUnreachable, UntrustedSettings) as away:
+                self._session_over(away.reason if isinstance(away, DoorUnreachable) else str(away))
             except DoorRefused as refused:
                 self._session_over(str(refused))
                 await self._turned_away(refused)
@@ -427,6 +417,7 @@ class DoorClient:
         self.url = session.url
         self._session = session
         self._plain = False
+        self._key_is_fresh = True
         self.sessions += 1
         self._opened.set()
         self._take_push(Nudge())  # say hello now: a root that was restarted doesn't know us yet
@@ -442,23 +433,53 @@ class DoorClient:
             self._opened = trio.Event()
 
     async def _go_plain(self, url: str) -> None:
+        self.url = url
+        await self.check_key()
         log.warning("websocket_does_not_pass", url=url, instead="turns by POST")
-        self.url, self._plain = url, True
+        self._plain = self._key_is_fresh = True
         self.sessions += 1
         self._opened.set()
         await trio.sleep(PLAIN_FOR_S)
 
+    async def check_key(self) -> None:
+        """Ask the door whether it takes our key, and enrol again where it doesn't and would have us.
+
+        Raises:
+            DoorRefused: it turned this worker away.
+            DoorUnreachable: the door doesn't answer.
+        """
+        try:
+            await call(self._http, "GET", f"{self.url}/v1/robots", api_key=self.api_key)
+        except DoorRefused as refused:  # that no origin was named says that the key was taken
+            if refused.code in _KEY_REFUSED:
+                await self._turned_away(refused)
+
     async def _turned_away(self, refused: DoorRefused) -> None:
-        """The key isn't taken: enrol again where the root has forgotten it, give up where it was revoked."""
-        if refused.code in TURNS_AWAY:
+        """The key isn't taken: enrol again where the root has forgotten it or may have us again, else give up."""
+        was_revoked_before = refused.code == RefusalCode.KEY_REVOKED and not self._key_is_fresh
+        if refused.code == RefusalCode.UNAUTHORIZED or was_revoked_before:
+            log.warning("key_not_taken", url=self.url, reason=str(refused), instead="enrolling again")
+            await self._enrol_again(refused)
+        elif refused.code in TURNS_AWAY:
             raise refused
-        if refused.code == RefusalCode.UNAUTHORIZED:
-            log.warning("key_unknown", url=self.url, reason=str(refused))
-            with contextlib.suppress(DoorUnreachable):
-                await self.learn_settings()
-                await self.enrol_if_needed(again=True)
-            return
-        await trio.sleep(min(refused.retry_after_s or FIRST_WAIT_S, LONGEST_WAIT_S))
+        else:
+            await trio.sleep(min(refused.retry_after_s or FIRST_WAIT_S, LONGEST_WAIT_S))
+
+    async def _enrol_again(self, why: DoorRefused) -> None:
+        """Get another key for the same identity; what a revoked worker is refused then is why it ends."""
+        try:
+            await self.learn_settings()
+            await self.enrol_if_needed(again=True)
+        except DoorUnreachable:
+            return  # the next attempt comes here again
+        except DoorRefused as refused:
+            if refused.retry_after_s is not None:
+                await trio.sleep(min(refused.retry_after_s, LONGEST_WAIT_S))
+                return
+            if why.code != RefusalCode.KEY_REVOKED or refused.code == RefusalCode.KEY_REVOKED:
+                raise
+            said = f"{why}; enrolling again was refused too: {refused}"
+            raise DoorRefused(why.code, said, status=why.status, details=why.details) from refused
 
     def _take_push(self, push: Push) -> None:
         with contextlib.suppress(trio.WouldBlock):

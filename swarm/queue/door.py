@@ -392,4 +392,6 @@ async def _join(link: JoinLink, identity: Identity, hello: Hello, directory: Pat
             rng=random.Random(),  # noqa: S311 -- spreads waits, no secrets
         )
         await door.join()
+        with contextlib.suppress(DoorUnreachable):  # a member's queue may be opened while its door is away
+            await door.check_key()
         return door.url, door.api_key

@@ -58,7 +58,7 @@ from swarm.worker.settings import WorkerSettings
 from swarm.worker.sign import prove
 from swarm.worker.storage import Storage
 from swarm.worker.talk import SaysTurns, take_pushes, talk, watch
-from swarm.worker.tell import start_lines, tell_idle
+from swarm.worker.tell import tell_idle, tell_joined
 from swarm.worker.tools import fetcher_for, learn_rules, tools_for
 from swarm.worker.turns import Turns
 from swarm.worker.upload import PutBlocks, Uploads, owed_roots, upload
@@ -161,9 +161,9 @@ async def run(
         ) as door,
         fetcher_for(settings, identity, door) as fetcher,
         open_parser() as parser,
+        trio.open_nursery() as telling,
     ):
-        for line in start_lines(settings, identity, door.settings, door.url):
-            say(line)
+        telling.start_soon(partial(tell_joined, door, settings, identity, link_url=link.url, say=say))
         means = Means(
             identity=identity,
             door=door,
@@ -177,6 +177,7 @@ async def run(
             rng=rng,
         )
         await work(settings, means, stops=stops, say=say, started=started)
+        telling.cancel_scope.cancel()  # it was stopped before a door was found
 
 
 def hello_of(settings: WorkerSettings, identity: Identity, executors: Executors) -> Hello:

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 import trio
 
+from swarm.door_client import DoorClient
 from swarm.identity import Identity
 from swarm.wire import Settings
 from swarm.worker.settings import WorkerSettings
@@ -19,9 +20,22 @@ log = structlog.get_logger()
 IDLE_EVERY_S: Final = 60.0
 
 
-def start_lines(settings: WorkerSettings, identity: Identity, swarm: Settings, url: str) -> Iterator[str]:
+async def tell_joined(
+    door: DoorClient, settings: WorkerSettings, identity: Identity, *, link_url: str, say: Callable[[str], None]
+) -> None:
+    """Say how this worker was started, once a door has taken it; the link's may not be the one that did."""
+    await door.wait_joined()
+    for line in start_lines(settings, identity, door.settings, url=door.url, link_url=link_url):
+        say(line)
+
+
+def start_lines(
+    settings: WorkerSettings, identity: Identity, swarm: Settings, *, url: str, link_url: str
+) -> Iterator[str]:
     """Slots, caps, inbound, directories, payout, and how to stop."""
     yield f"Joined {swarm.swarm.name} at {url} as {identity.address}."
+    if url != link_url:
+        yield f"  door       {link_url} didn't answer as a door of this swarm; the swarm named the other one"
     yield f"  slots      {settings.slots}"
     yield f"  disk       at most {_size(settings.max_disk_bytes)}, in {identity.directory}"
     yield f"  bandwidth  no cap; a page takes at most {_size(settings.max_body_bytes)}"

@@ -84,6 +84,7 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     until(lambda: _holder(root, task) == other.address, "the other worker to have it")
     revoked.start()  # its key is revoked, and so is its address
     assert revoked.process.wait(PATIENCE_S) == 5
+    assert "Joined" not in revoked.process.out.read_text().partition("stop ")[2]  # since its first start
     hold.let_go()
     assert root.door.wait_done(job)["counts"] == {"completed": 1}
 
@@ -98,9 +99,15 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     until(lambda: _holder(root, task) == other.address, "the task to be granted again")
     scene.swarm("cancel", task)
 
+    # Admit it again: it starts from its own directory as ever, and what it has done before counts as its own.
+    assert "may enrol again" in _root(root, "admit", held, "--why", "its disk was replaced")
+    revoked.start()
+    until(lambda: _listens(revoked), "the worker that was admitted again to be there", guard=[revoked.process])
+    assert revoked.seen()["address"] == held
+
     acts = [line.split("\t")[1:3] for line in _root(root, "acts").splitlines()]
     assert [act for _, act in acts] == [
-        "failed", "revoked", "quarantine_lifted", "quarantined", "resumed", "paused"
+        "admitted", "failed", "revoked", "quarantine_lifted", "quarantined", "resumed", "paused"
     ]  # fmt: skip
     assert {who for who, _ in acts} == {"operator"}
 

@@ -58,6 +58,9 @@ class DoorServer:
         says: path → (status, body) that it is answered with, whatever it is; a redirect goes to the same path.
         answer: what a turn is answered with; None: nothing.
         upgrades: False where something in between doesn't pass WebSockets.
+        revoked: the keys that the operator revoked.
+        asked: the path of each call and session so far.
+        heard_keys: every key that was sent here, whether it is known or not.
     """
 
     def __init__(self) -> None:
@@ -72,6 +75,9 @@ class DoorServer:
         self.enrolments: list[Enrolment] = []
         self.faults: list[str | None] = []
         self.keys: set[str] = set()
+        self.revoked: set[str] = set()
+        self.asked: list[str] = []
+        self.heard_keys: set[str] = set()
         self.turns: list[Turn] = []
         self.posted: list[Turn] = []
         self.sessions: list[Any] = []
@@ -140,6 +146,9 @@ class DoorServer:
 
     def _call(self, request: h11.Request, body: bytes) -> tuple[int, bytes]:
         path = request.target.decode().partition("?")[0]
+        key = dict(request.headers).get(b"authorization", b"").decode().removeprefix("Bearer ")
+        self.heard_keys |= {key} - {""}
+        self.asked.append(path)
         if path in self.says:
             return self.says[path]
         if path in self.refuse:
@@ -149,8 +158,8 @@ class DoorServer:
             return 200, self._settings()
         if path == "/v1/enrolments":
             return 201, self._enrol(decode(body, Enrolment))
-        if not self._known(dict(request.headers)):
-            return 401, refusal("unauthorized")
+        if key not in self.keys:
+            return 401, refusal(self._unfit(key))
         if path == "/v1/turns":
             turn = decode(body, Turn)
             self.posted.append(turn)
@@ -159,8 +168,13 @@ class DoorServer:
             return 200, encode({"data": {"origin": "http://site", "rules": "", "fresh_s": 60.0, "news": True}})
         return 404, b"<html>a proxy's page</html>"
 
-    def _known(self, headers: dict[bytes, bytes]) -> bool:
-        return headers.get(b"authorization", b"").decode().removeprefix("Bearer ") in self.keys
+    def revoke(self) -> None:
+        """Revoke every key that was given so far."""
+        self.revoked |= self.keys
+        self.keys.clear()
+
+    def _unfit(self, key: str) -> str:
+        return "key_revoked" if key in self.revoked else "unauthorized"
 
     def _settings(self) -> bytes:
         settings = Settings(
@@ -190,11 +204,14 @@ class DoorServer:
         return encode({"data": enrolled})
 
     async def _serve_session(self, stream: Replayed, head: bytes) -> None:
-        key = next((key for key in self.keys if f"Bearer {key}\r\n".encode() in head), None)
+        key = head.partition(b"Bearer ")[2].partition(b"\r\n")[0].decode()
+        self.heard_keys.add(key)
+        self.asked.append("/v1/session")
+        self.tell()
         async with trio.open_nursery() as nursery:
             request = await trio_websocket.wrap_server_stream(nursery, stream)  # type: ignore[arg-type]
-            if "/v1/session" in self.refuse or key is None:
-                status, code = self.refuse.get("/v1/session", (401, "unauthorized"))
+            if "/v1/session" in self.refuse or key not in self.keys:
+                status, code = self.refuse.get("/v1/session", (401, self._unfit(key)))
                 await request.reject(status, body=refusal(code))
                 nursery.cancel_scope.cancel()
                 return

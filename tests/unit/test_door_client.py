@@ -129,10 +129,10 @@ async def test_a_door_that_is_slow_to_admit_us_is_waited_for(
         assert door.api_key == "key-1"
 
 
-class Once(dict[str, tuple[int, str]]):
-    """Refusals, each for one request."""
+class Once(dict[str, Any]):
+    """Answers, each for one request."""
 
-    def __getitem__(self, path: str) -> tuple[int, str]:
+    def __getitem__(self, path: str) -> Any:
         return self.pop(path)
 
 
@@ -171,6 +171,53 @@ async def test_settings_of_another_key_than_the_links_are_refused(
         async with door_to(server, alice, tmp_path, link=link):
             pass
     assert server.enrolments == []
+
+
+@pytest.mark.parametrize("upgrades", [True, False])
+@pytest.mark.parametrize("with_key", [True, False])
+async def test_our_key_goes_to_no_address_that_has_not_shown_our_swarms_settings(
+    server: DoorServer, alice: Identity, tmp_path: Path, *, upgrades: bool, with_key: bool
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    async with open_door_server() as stranger:
+        stranger.upgrades = upgrades
+        stranger.says["/settings"] = (200, b"<html>welcome</html>")
+        link = JoinLink(url=stranger.url, key_id=server.key_id if with_key else None)
+        async with door_to(server, alice, tmp_path, link=link) as door:
+            await door.wait_joined()
+            assert door.url == server.url
+            assert await door.turn(turn()) == TurnAnswer(n=1)
+            await door.robots("http://site")
+
+            server.refuse["/v1/session"] = server.refuse["/settings"] = (503, "shutting_down")
+            await server.sessions[0].aclose(1001)
+            asked = len(stranger.asked)
+            await stranger.until(lambda: len(stranger.asked) > asked)  # it is asked who it is, and told nothing
+            server.refuse.clear()
+            assert await door.turn(turn(2)) == TurnAnswer(n=2)
+        assert stranger.heard_keys == set()
+        assert set(stranger.asked) == {"/settings"}
+
+
+async def test_nothing_was_joined_while_no_door_has_taken_us(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.refuse["/settings"] = server.refuse["/v1/session"] = (503, "shutting_down")
+    async with door_to(server, alice, tmp_path) as door, trio.open_nursery() as nursery:
+        joined: list[str] = []
+
+        async def tell() -> None:
+            await door.wait_joined()
+            joined.append(door.url)
+
+        nursery.start_soon(tell)
+        await server.until(lambda: server.asked.count("/v1/session") > 2)
+        assert joined == []
+        server.refuse.clear()
+    assert joined == [server.url]
 
 
 async def test_settings_that_were_changed_on_the_way_are_refused(
@@ -312,6 +359,69 @@ async def test_a_key_that_is_revoked_during_a_session_ends_it(
             await trio.sleep_forever()
     assert caught.value.code == "key_revoked"
     assert str(caught.value).endswith("key: it sends broken results")
+
+
+@pytest.mark.parametrize("upgrades", [True, False])
+async def test_a_worker_that_was_revoked_and_admitted_again_enrols_again_when_it_starts(
+    server: DoorServer, alice: Identity, tmp_path: Path, *, upgrades: bool
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.upgrades = upgrades
+    server.revoke()
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+        assert door.api_key == "key-2"
+    first, again = server.enrolments
+    assert (again.invite, again.address, again.instance) == ("sesame", first.address, first.instance)
+    async with door_to(server, alice, tmp_path) as door:  # the new key was kept
+        await door.turn(turn(2))
+    assert len(server.enrolments) == 2
+
+
+@pytest.mark.parametrize("upgrades", [True, False])
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [((401, "key_revoked"), "no: key_revoked"), ((403, "invite_invalid"), "no: key_revoked.* no: invite_invalid")],
+)
+async def test_a_revoked_worker_that_is_not_enrolled_again_ends_as_revoked_and_keeps_what_it_has(
+    server: DoorServer, alice: Identity, tmp_path: Path, refusal: tuple[int, str], said: str, *, upgrades: bool
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    kept = (tmp_path / "membership.json").read_bytes()
+    server.upgrades = upgrades
+    server.revoke()
+    server.refuse["/v1/enrolments"] = refusal
+    with pytest.raises(DoorRefused, match=said) as caught:
+        async with door_to(server, alice, tmp_path):
+            await trio.sleep_forever()
+    assert caught.value.code == "key_revoked"
+    assert (tmp_path / "membership.json").read_bytes() == kept
+
+
+async def test_a_door_that_admits_us_and_refuses_each_key_is_left_after_one_enrolment(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.refuse["/v1/session"] = (401, "key_revoked")
+    with pytest.raises(DoorRefused, match="key_revoked"):
+        async with door_to(server, alice, tmp_path):
+            await trio.sleep_forever()
+    assert len(server.enrolments) == 2
+
+
+async def test_an_enrolment_that_has_to_wait_does_not_end_a_worker_that_was_admitted_again(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.revoke()
+    busy = frame(error={"code": "rate_limited", "message": "later", "retry_after_s": 0.01})
+    server.says = Once({"/v1/enrolments": (429, busy)})
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn()) == TurnAnswer(n=1)
 
 
 async def test_a_root_that_forgot_our_key_gets_a_new_enrolment(

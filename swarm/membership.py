@@ -1,0 +1,74 @@
+"""What a data directory is to one swarm, kept between starts: its API key, and the settings that the root signed last.
+
+Both are written whole or not at all, 0600. A file that is damaged is as good as none. This module asks no door.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from swarm.errors import ConfigurationError, MalformedInput, UntrustedSettings
+from swarm.identity import write_private
+from swarm.signing import MAX_SETTINGS_BYTES, verify_settings
+from swarm.wire import Answer, Settings, decode, encode
+
+__all__ = ["Membership", "keep_membership", "keep_settings", "read_membership", "read_settings"]
+
+log = structlog.get_logger()
+
+MEMBERSHIP_FILE: Final = "membership.json"
+SETTINGS_FILE: Final = "settings.json"
+
+
+class Membership(Answer, frozen=True):
+    """What this data directory is to one swarm."""
+
+    key_id: str
+    network_id: str
+    api_key: str | None = None
+    payout: str | None = None
+
+
+def read_membership(directory: Path) -> Membership | None:
+    """The membership of this directory; None where it has none."""
+    try:
+        return decode((directory / MEMBERSHIP_FILE).read_bytes(), Membership)
+    except FileNotFoundError:
+        return None
+    except MalformedInput as fault:
+        log.warning("membership_damaged", error=str(fault))
+        return None
+
+
+def keep_membership(directory: Path, membership: Membership) -> None:
+    """Keep a membership in place of the one before.
+
+    Raises:
+        ConfigurationError: the disk doesn't take it.
+    """
+    try:
+        write_private(directory / MEMBERSHIP_FILE, encode(membership))
+    except OSError as fault:
+        raise ConfigurationError(
+            f"the API key can't be kept in {directory}: {fault.strerror}", hint="free some space"
+        ) from fault
+
+
+def read_settings(directory: Path, *, key_id: str) -> tuple[Settings, str] | None:
+    """The settings that were kept, and who signed them; None where there are none by this key."""
+    try:
+        body = (directory / SETTINGS_FILE).read_bytes()
+        return verify_settings(body[:MAX_SETTINGS_BYTES], key_id=key_id)
+    except (FileNotFoundError, MalformedInput, UntrustedSettings):
+        return None
+
+
+def keep_settings(directory: Path, body: bytes) -> None:
+    """Keep a door's answer; it is only of use if the door is down at the next start."""
+    try:
+        write_private(directory / SETTINGS_FILE, body)
+    except OSError as full:
+        log.warning("settings_not_kept", reason=full.strerror)
