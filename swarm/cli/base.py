@@ -6,10 +6,11 @@ and usage errors stay quick. This module knows no command.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -20,7 +21,18 @@ from swarm.model import RefusalCode
 if TYPE_CHECKING:
     from swarm.client import Client
 
-__all__ = ["Command", "LazyGroup", "as_json", "complain", "connect", "job_argument", "latest_job", "run"]
+__all__ = [
+    "Command",
+    "LazyGroup",
+    "as_json",
+    "complain",
+    "connect",
+    "job_argument",
+    "latest_job",
+    "named_job",
+    "named_task",
+    "run",
+]
 
 #: The door said no, or some of what was asked for can't be had.
 EXIT_REFUSED: Final = 1
@@ -180,6 +192,36 @@ def latest_job(client: Client, job: str | None) -> str:
     for view in client.jobs():
         return view.id
     raise ConfigurationError("there is no job yet", hint="swarm submit URL makes one")
+
+
+@contextlib.contextmanager
+def named_job(client: Client, id_: str) -> Iterator[None]:
+    """Look at a job by its id; say so where it is a task's."""
+    try:
+        yield
+    except DoorRefused as fault:
+        if fault.code != RefusalCode.NOT_FOUND:
+            raise
+        try:
+            task = client.task(id_)
+        except DoorRefused:
+            raise fault from None
+        raise SwarmError(f"{id_} is a task, of the job {task.job}", hint=f"swarm show {id_} shows it") from fault
+
+
+@contextlib.contextmanager
+def named_task(client: Client, id_: str) -> Iterator[None]:
+    """Look at a task by its id; say so where it is a job's."""
+    try:
+        yield
+    except DoorRefused as fault:
+        if fault.code != RefusalCode.NOT_FOUND:
+            raise
+        try:
+            client.job(id_)
+        except DoorRefused:
+            raise fault from None
+        raise SwarmError(f"{id_} is a job; name one of its tasks", hint=f"swarm ls {id_} lists them") from fault
 
 
 job_argument = click.argument("job", required=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from swarm.cli.base import Command, as_json, connect
+from swarm.cli.base import Command, as_json, connect, named_job, named_task
 from swarm.errors import DoorRefused
 from swarm.model import Status
 
@@ -52,6 +52,9 @@ def ls(job: str | None, status: str | None, limit: int, everything: bool, as_jso
             rows = ((view.id, view.name, age(now - view.created_at), view.total, counts_text(view)) for view in jobs)
             print_table(("job", "name", "age", "tasks", "status"), rows, empty="no jobs yet; swarm submit makes one")
             return
+        if job is not None:
+            with named_job(client, job):
+                client.job(job)
         tasks = itertools.islice(client.tasks(job=job, status=Status(status) if status else None), count)
         if as_json:
             print_json_lines(tasks)
@@ -125,7 +128,7 @@ def why(task: str, as_json: bool) -> None:
     """Say why TASK isn't running: what each live worker lacks, pacing, pauses."""
     from swarm.cli.output import print_json, print_table
 
-    with connect() as client:
+    with connect() as client, named_task(client, task):
         answer = client.why(task)
     if as_json:
         print_json(answer)

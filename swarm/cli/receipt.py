@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from swarm.cli.base import Command, complain, connect
+from swarm.cli.base import Command, complain, connect, named_task
 
 #: The receipt isn't what it claims.
 EXIT_INVALID = 1
@@ -27,7 +27,7 @@ def receipt(task: str, output: Path | None) -> None:
     """Get the receipt of a completed TASK: signed by its worker and by the root, whoever of them is gone later."""
     from swarm.cli.output import print_json
 
-    with connect() as client:
+    with connect() as client, named_task(client, task):
         found = client.receipt(task)
     if output is None:
         print_json(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import os
 import sys
@@ -18,11 +19,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 import orjson
 
-from swarm.cli.base import EXIT_REFUSED, Command, connect, job_argument, latest_job
+from swarm.cli.base import EXIT_INTERRUPTED, EXIT_REFUSED, Command, connect, job_argument, latest_job, named_job
 from swarm.errors import SwarmError
 
 if TYPE_CHECKING:
     from swarm.client import Client, Result
+    from swarm.wire import JobView
 
 FORMATS: Final = ("jsonl", "csv", "json")
 OURS: Final = frozenset({"_url", "_task", "_meta", "_cid", "_status", "_reason", "_detail"})
@@ -40,11 +42,14 @@ OURS: Final = frozenset({"_url", "_task", "_meta", "_cid", "_status", "_reason",
 )
 @job_argument
 @click.option("--format", "-f", "shape", type=click.Choice(FORMATS), help="[default: by the name of FILE, else jsonl]")
-@click.option("--output", "-o", metavar="FILE", help="Write FILE once all is there, instead of stdout.")
+@click.option("--output", "-o", metavar="FILE", help="Wait for the job's end, then write FILE.")
 @click.option("--failed", is_flag=True, help="Rows for tasks that gave nothing, too, with their _reason.")
 @click.option("--bodies", metavar="DIRECTORY", help="Save what was fetched, each as a file named by its CID.")
 def results(job: str | None, shape: str | None, output: str | None, failed: bool, bodies: str | None) -> int:
-    """Print what JOB (the latest one unless named) found, each result checked against its CID."""
+    """Print what JOB (the latest one unless named) found, each result checked against its CID.
+
+    Prints what is there by now; with -o it waits until all tasks have ended.
+    """
     from swarm.cli.output import number_of
     from swarm.model import TERMINAL, Status
 
@@ -52,7 +57,12 @@ def results(job: str | None, shape: str | None, output: str | None, failed: bool
     bad: list[str] = []
     with connect() as client, contextlib.ExitStack() as stack:
         job = latest_job(client, job)
-        view = client.job(job)
+        with named_job(client, job):
+            view = client.job(job)
+        if output is not None and not view.done:
+            if not _wait(client, view, output):
+                return EXIT_INTERRUPTED
+            view = client.job(job)
         ended = sum(view.counts.get(status, 0) for status in TERMINAL)
         # Rows that go to a terminal are progress enough.
         shown = output is not None and sys.stderr.isatty()
@@ -70,6 +80,22 @@ def results(job: str | None, shape: str | None, output: str | None, failed: bool
     for problem in bad:
         click.echo(f"error: {problem}", err=True)
     return EXIT_REFUSED if bad else 0
+
+
+def _wait(client: Client, view: JobView, output: str) -> bool:
+    """Wait for a job's end, with its progress on stderr; False where Ctrl-C ended that first."""
+    from swarm.cli.watch import show_progress
+
+    directory = Path(output).parent
+    if not directory.is_dir():  # it would be told after hours otherwise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), output)
+    click.echo(f"{output} is written once the job has ended; Ctrl-C stops waiting, never the job", err=True)
+    try:
+        show_progress(client, view.id)
+    except KeyboardInterrupt:
+        click.echo(f"\nnothing was written to {output}; the job goes on", err=True)
+        return False
+    return True
 
 
 @contextlib.contextmanager

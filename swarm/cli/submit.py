@@ -37,7 +37,7 @@ SHOWN_PROGRESS_FROM: Final = 2_000
         ("from another program", "generate-urls | swarm submit - --extract title=title::text --name nightly"),
         ("paid, and never more than this", "swarm submit urls.txt --reward 0.001eth --budget 1eth"),
         ("many small rewards", "swarm submit urls.txt --reward 20gwei --settle channel"),
-        ("in a script", "job=$(swarm submit urls.txt --detach) && swarm watch $job && swarm results $job -o out.jsonl"),
+        ("in a script", "job=$(swarm submit urls.txt --detach) && swarm results $job -o out.jsonl"),
     ],
 )
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|URL|-...")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.base import Command, as_json, connect, job_argument, latest_job
+from swarm.cli.base import Command, as_json, connect, job_argument, latest_job, named_job
 
 if TYPE_CHECKING:
     from swarm.client import Client
@@ -28,12 +28,13 @@ def watch(job: str | None, as_json: bool) -> int:
     """Watch JOB (the latest one unless named) until all its tasks have ended."""
     with connect() as client:
         job = latest_job(client, job)
-        if as_json:
-            from swarm.cli.output import print_json_lines
+        with named_job(client, job):
+            if as_json:
+                from swarm.cli.output import print_json_lines
 
-            print_json_lines(client.watch(job))
-            return 0
-        return watch_job(client, job)
+                print_json_lines(client.watch(job))
+                return 0
+            return watch_job(client, job)
 
 
 def watch_job(client: Client, job: str) -> int:
@@ -46,13 +47,18 @@ def watch_job(client: Client, job: str) -> int:
 
     started = time.monotonic()
     try:
-        summary = _show_bar(client, job) if sys.stderr.isatty() else _show_lines(client, job)
+        summary = show_progress(client, job)
     except KeyboardInterrupt:
         click.echo(f"\nthe job goes on; swarm watch {job} looks at it again, swarm cancel {job} calls it off", err=True)
         return EXIT_INTERRUPTED
     click.echo(f"done in {time.monotonic() - started:.1f} s: {summary}", err=True)
     click.echo(f"swarm results {job} prints them", err=True)
     return 0
+
+
+def show_progress(client: Client, job: str) -> str:
+    """Show the progress of a job on stderr until it has ended; what became of its tasks."""
+    return _show_bar(client, job) if sys.stderr.isatty() else _show_lines(client, job)
 
 
 def _show_bar(client: Client, job: str) -> str:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -328,6 +329,25 @@ def test_why_says_what_each_worker_lacks(swarm: Swarm, door: FakeDoor) -> None:
     assert "host_paced: site takes 1 request/s; in 3 s" in said.out
 
 
+def test_an_id_that_is_unknown_or_of_the_other_sort_is_told(swarm: Swarm, door: FakeDoor) -> None:
+    job = swarm("submit", "http://site/1").out.strip()
+    task = next(iter(door.tasks))
+
+    for command in ("why", "receipt"):
+        said = swarm(command, job)
+        assert (said.code, said.out) == (1, "")
+        assert f"{job} is a job" in said.err
+        assert f"swarm ls {job}" in said.err
+    for command in ("ls", "watch", "results"):
+        said = swarm(command, task)
+        assert (said.code, said.out) == (1, "")
+        assert f"{task} is a task, of the job {job}" in said.err
+    for command in ("why", "receipt", "ls", "watch", "results"):
+        said = swarm(command, "nope")
+        assert (said.code, said.out) == (1, "")
+        assert "isn't yours" in said.err
+
+
 # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -367,6 +387,41 @@ def test_results_as_csv_have_every_column(swarm: Swarm, finished: list[str], tmp
     assert rows[2]["tags"] == '["a","b"]'
     assert "3 rows in out.csv" in said.err
     assert sorted(os.listdir(tmp_path)) == ["out.csv", "state"]
+
+
+def test_results_into_a_file_wait_for_the_jobs_end(swarm: Swarm, door: FakeDoor, tmp_path: Path) -> None:
+    swarm("submit", "http://site/1", "http://site/2", "--extract", "title=h1::text")
+    one, two = door.tasks
+    door.finish(one, {"title": "one"})
+    assert swarm("results").out.count("\n") == 1  # by now
+
+    ends: list[Callable[[], object]] = [lambda: None, lambda: None, lambda: door.finish(two, {"title": "two"})]
+    door.on_look = lambda job: ends.pop(0)() if ends else None
+    said = swarm("results", "-o", "out.csv")
+
+    assert said.code == 0
+    assert said.err.splitlines() == [
+        "out.csv is written once the job has ended; Ctrl-C stops waiting, never the job",
+        "1 completed, 1 pending",
+        "2 completed",
+        "2 rows in out.csv",
+    ]
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [row["title"] for row in csv.DictReader(file)] == ["one", "two"]
+
+
+def test_who_stops_waiting_for_results_is_told_that_nothing_was_written(
+    swarm: Swarm, door: FakeDoor, tmp_path: Path
+) -> None:
+    swarm("submit", "http://site/1")
+
+    looks: list[Callable[[], object]] = [lambda: None, lambda: os.kill(os.getpid(), signal.SIGINT)]
+    door.on_look = lambda job: looks.pop(0)()
+    said = swarm("results", "-o", "out.csv")
+
+    assert said.code == 130
+    assert "nothing was written to out.csv; the job goes on" in said.err
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_results_into_a_file_show_their_progress_on_a_terminal_alone(
@@ -425,6 +480,15 @@ def test_fields_of_a_record_never_pass_for_the_results_own(swarm: Swarm, door: F
 
 
 def test_results_into_a_directory_that_is_not_there_is_a_usage_error(swarm: Swarm, finished: list[str]) -> None:
+    said = swarm("results", "-o", "nowhere/out.jsonl")
+
+    assert said.code == 2
+    assert "nowhere/out.jsonl" in said.err
+
+
+def test_nobody_waits_for_results_that_have_nowhere_to_go(swarm: Swarm) -> None:
+    swarm("submit", "http://site/1")
+
     said = swarm("results", "-o", "nowhere/out.jsonl")
 
     assert said.code == 2
