@@ -1,7 +1,7 @@
 """The commands of ``swarm-root`` that ask the running root: pause, quarantine, pin, fail, revoke, and their undoing.
 
 Each is one call of the door with the operator's key of the data directory, or with that of ``--key-file`` where the
-root runs elsewhere. Nothing here opens the ledger.
+root runs elsewhere: the directory's key goes to the directory's door alone. Nothing here opens the ledger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of all of these: which root, whose key."""
     url = click.option("--url", help="the door's URL; by default where this data directory's root ran last")
     key_file = click.option(
-        "--key-file", type=click.Path(path_type=Path), help="an operator's key; by default the data directory's"
+        "--key-file",
+        type=click.Path(path_type=Path),
+        help="an operator's key; by default the data directory's, for its own door",
     )
     return options("data")(url(key_file(function)))
 
@@ -101,11 +103,20 @@ def _data_of(answer: httpx.Response, url: str) -> dict[str, Any]:
 
 
 def _door_of(given: dict[str, Any]) -> tuple[str, str]:
+    from swarm.content.urls import is_same
+
     url, key_file = given.pop("url"), given.pop("key_file")
     settings = settings_of(given)
     if url is None or key_file is None:
         directory = find(settings)
-        url = url or directory.swarm.url
+        its_door = directory.swarm.url
+        if url is not None and (its_door is None or not is_same(url, its_door)):
+            whose = its_door or "a root that never ran"
+            raise ConfigurationError(
+                f"no key for {url} was given: the one in {directory.path} is for {whose}; nothing was sent",
+                hint=f"--key-file names an operator's key; where it is one root: {directory.operator_key_file}",
+            )
+        url = url or its_door
         key_file = key_file or directory.operator_key_file
     if url is None:
         raise ConfigurationError("the root never ran, so where its door is isn't known", hint="give --url")

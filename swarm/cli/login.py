@@ -32,7 +32,7 @@ def login(url: str, key_file: str | None) -> None:
     from swarm.client import Client
 
     url = check_url(url)
-    key = _read_key(key_file)
+    key = _read_key(key_file, url)
     with Client(url, key) as client:
         next(client.tasks(), None)  # the door knows the key, or refuses it
     path = write_profile(os.environ, Profile(url=url, key=key))
@@ -41,12 +41,13 @@ def login(url: str, key_file: str | None) -> None:
     click.echo(f"logged in to {url}; kept in {path}")
 
 
-def _read_key(key_file: str | None) -> str:
+def _read_key(key_file: str | None, url: str) -> str:
     if key_file == "-":
         key = sys.stdin.readline()
     elif key_file is not None:
         key = Path(key_file).read_text()
     elif from_environment := os.environ.get("SWARM_KEY"):
+        _check_environment(url)
         key = from_environment
     elif sys.stdin.isatty():
         key = click.prompt("key", hide_input=True, err=True)
@@ -56,3 +57,15 @@ def _read_key(key_file: str | None) -> str:
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError("this isn't a key", hint="a key is one line of letters and digits, from the operator")
     return key
+
+
+def _check_environment(url: str) -> None:
+    """Refuse the environment's key where it is said to be for another door."""
+    from swarm.content.urls import is_same
+
+    its_door = os.environ.get("SWARM_URL")
+    if its_door and not is_same(its_door, url):
+        raise ConfigurationError(
+            f"SWARM_KEY is for SWARM_URL, {its_door}, not for {url}; nothing was sent",
+            hint="give the key for this door by --key-file, or leave SWARM_URL out",
+        )

@@ -1,7 +1,7 @@
 """The door that one logged in to, and the key: a file of one's own, or the environment.
 
-``SWARM_URL`` and ``SWARM_KEY`` win over the file, ``SWARM_PROFILE`` says where the file is. The file can be read by its
-owner alone; the key is in no ``repr``.
+``SWARM_URL`` and ``SWARM_KEY`` win over the file, ``SWARM_PROFILE`` says where the file is. The file's key is for the
+file's door alone. The file can be read by its owner alone; the key is in no ``repr``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import attrs
 import orjson
 
+from swarm.content.urls import is_same
 from swarm.errors import ConfigurationError
 
 __all__ = ["Profile", "check_url", "is_plain", "profile_path", "read_profile", "write_profile"]
@@ -45,14 +46,14 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
     """The profile in force.
 
     Raises:
-        ConfigurationError: there is none, or it can't be read.
+        ConfigurationError: there is none, or it can't be read, or its key is for another door than the environment's.
     """
     url, key = environment.get(URL_VARIABLE), environment.get(KEY_VARIABLE)
     if not (url and key):
         path = profile_path(environment)
         try:
-            kept = orjson.loads(path.read_bytes())
-            url, key = url or str(kept["url"]), key or str(kept["key"])
+            file = orjson.loads(path.read_bytes())
+            kept = Profile(url=str(file["url"]), key=str(file["key"]))
         except FileNotFoundError:
             missing = URL_VARIABLE if not url else KEY_VARIABLE
             raise ConfigurationError(
@@ -63,6 +64,12 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
             raise ConfigurationError(
                 f"{path} isn't a profile: {fault}", hint="swarm login URL writes it anew"
             ) from fault
+        if not key and url and not is_same(check_url(url), kept.url):
+            raise ConfigurationError(
+                f"{KEY_VARIABLE} isn't set: the key in {path} is for {kept.url}, not for {url}; nothing was sent",
+                hint=f"set {KEY_VARIABLE} as well, or leave {URL_VARIABLE} out",
+            )
+        url, key = url or kept.url, key or kept.key
     return Profile(url=check_url(url), key=key)
 
 

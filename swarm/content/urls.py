@@ -15,7 +15,7 @@ import idna
 
 from swarm.errors import MalformedInput
 
-__all__ = ["MAX_URL_CHARACTERS", "canonical", "host_of"]
+__all__ = ["MAX_URL_CHARACTERS", "canonical", "host_of", "is_same"]
 
 #: What ``swarm.wire.Url`` takes.
 MAX_URL_CHARACTERS: Final = 4096
@@ -69,6 +69,14 @@ def host_of(url: str) -> str:
         MalformedInput: it isn't an http or https URL.
     """
     return canonical(url).split("/", 3)[2]
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two URLs are spellings of one address; a slash at the end makes no difference, nonsense is never one."""
+    try:
+        return canonical(one.rstrip("/")) == canonical(other.rstrip("/"))
+    except MalformedInput:
+        return False
 
 
 def _authority(authority: str, scheme: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarm.client import Client
+from tests.fake_door import FakeDoor
 from tests.free_port import free_port
 from tests.rendezvous.test_door_root import certificate, root, run
 
@@ -56,6 +57,15 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
             *("--key-file", running.ready["operator_key_file"]),
         )
         assert admitted.code == 0, admitted.err
+
+        door = FakeDoor()
+        with door.served() as elsewhere:
+            refused = await run(tmp_path, "acts", "--url", elsewhere, "--data", data)
+        assert (refused.code, door.requests) == (2, [])
+        assert f"no key for {elsewhere} was given" in refused.err
+        assert f"is for {running.ready['door']}; nothing was sent" in refused.err
+        same = await run(tmp_path, "acts", "--url", f"{running.ready['door']}/", "--data", data)
+        assert same.code == 0
 
     gone = await run(tmp_path, "acts", "--data", data)
     assert gone.code == 3

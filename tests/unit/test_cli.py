@@ -155,6 +155,48 @@ def test_login_without_a_key_or_a_terminal_says_how_to_give_one(
     assert "--key-file" in said.err
 
 
+@pytest.fixture
+def other() -> Iterator[tuple[FakeDoor, str]]:
+    """Another door, and its address."""
+    door = FakeDoor()
+    with door.served() as served:
+        yield door, served
+
+
+def test_the_key_of_the_profile_goes_to_its_own_door_alone(
+    swarm: Swarm, url: str, other: tuple[FakeDoor, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text(KEY)
+    monkeypatch.delenv("SWARM_KEY")
+    assert swarm("login", url, "--key-file", "key").code == 0
+    stranger, elsewhere = other
+    monkeypatch.setenv("SWARM_URL", elsewhere)
+
+    said = swarm("ls")
+
+    assert said.code == 2
+    assert stranger.requests == []
+    assert said.err.startswith(f"error: SWARM_KEY isn't set: the key in {tmp_path}")
+    assert f"is for {url}, not for {elsewhere}" in said.err
+    monkeypatch.setenv("SWARM_URL", url.upper().replace("HTTP", "Http") + "/")  # another spelling of its own
+    assert swarm("ls").code == 0
+
+
+def test_login_gives_the_key_of_the_environment_to_no_other_door_than_the_environments(
+    swarm: Swarm, url: str, other: tuple[FakeDoor, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger, elsewhere = other
+
+    said = swarm("login", elsewhere)
+
+    assert said.code == 2
+    assert stranger.requests == []
+    assert f"SWARM_KEY is for SWARM_URL, {url}, not for {elsewhere}" in said.err
+    assert swarm("login", url).code == 0
+    monkeypatch.delenv("SWARM_URL")
+    assert swarm("login", elsewhere).code == 0
+
+
 def test_a_join_link_is_told_from_a_door(swarm: Swarm, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY)
 
