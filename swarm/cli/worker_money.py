@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from swarm.amounts import show_wei
+from swarm.amounts import parse_wei, show_wei
 from swarm.errors import ConfigurationError
 from swarm.settings import declared, load
 from swarm.worker.settings import ROOT_PREFIX, WorkerSettings
 
 if TYPE_CHECKING:
     from swarm.chain_reader import ChainReader
-    from swarm.model import Address
+    from swarm.model import Address, Wei
     from swarm.vouchers import Channel
     from swarm.worker.voucher_book import NotedAccount, NotedVoucher
+
+    Agree = Callable[[str, Wei, Wei], None]
 
 __all__ = ["redeem", "release", "wallet"]
 
@@ -43,6 +45,8 @@ Examples:
   swarm-worker redeem                              asks before it sends; this worker's key pays the gas
   swarm-worker redeem --rpc https://node.example   by a node that you trust
   swarm-worker redeem --key-file gas.key --yes     another key pays the gas; the worker is paid all the same
+  swarm-worker redeem --yes --max-gas-cost 0.001eth
+                                                   in a script, also where that is more than the voucher brings
   swarm-worker redeem --show                       the vouchers, for anyone to send; nothing is sent
 """
 RELEASE_EXAMPLES: Final = """\b
@@ -60,6 +64,17 @@ def _options(*fields: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         return command
 
     return decorate
+
+
+def _agreeing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of what costs gas."""
+    yes = click.option("--yes", "-y", is_flag=True, help="don't ask")
+    most = click.option(
+        "--max-gas-cost",
+        metavar="AMOUNT",
+        help="send nothing whose gas may cost more; up to this --yes also pays more for gas than is moved",
+    )
+    return yes(most(command))
 
 
 # ── wallet ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,8 +182,8 @@ def _texts(value: Any) -> Any:
     "--key-file", type=click.Path(path_type=Path), help="the private key that pays the gas, 64 hex digits in a file"
 )
 @click.option("--show", is_flag=True, help="print the vouchers as JSON, for anyone to send; send nothing")
-@click.option("--yes", "-y", is_flag=True, help="don't ask")
-def redeem(key_file: Path | None, show: bool, yes: bool, **given: Any) -> None:
+@_agreeing
+def redeem(key_file: Path | None, show: bool, yes: bool, max_gas_cost: str | None, **given: Any) -> None:
     """Have what was earned by vouchers paid out by the contract. It needs no root.
 
     The worker may be running. A voucher pays once, whoever sends it, and the worker's payout address alone.
@@ -176,6 +191,7 @@ def redeem(key_file: Path | None, show: bool, yes: bool, **given: Any) -> None:
     from swarm.chain_reader import open_chain_reader
     from swarm.identity import read_eth_key
 
+    agree = _agreement(yes, max_gas_cost)
     settings = _settings(given)
     directory = settings.data.expanduser()
     accounts = [(account, noted) for account, noted in _accounts(directory) if noted is not None]
@@ -197,10 +213,10 @@ def redeem(key_file: Path | None, show: bool, yes: bool, **given: Any) -> None:
         click.echo(f"asking {node.shown} ({whose})", err=True)
         for _, noted in accounts:
             node.check_chain(noted.kept.escrow.chain_id)
-            _redeem_one(node, noted, key, yes=yes)
+            _redeem_one(node, noted, key, agree)
 
 
-def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, *, yes: bool) -> None:
+def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, agree: Agree) -> None:
     from eth_account import Account as EthAccount
 
     from swarm.chain_reader import redeem_data
@@ -229,7 +245,7 @@ def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, *, yes: bool
         )
     if due_wei < WORTH_TIMES * plan.cost_wei:
         click.echo("that is little for its gas: later it is more, for the same gas", err=True)
-    _agree("redeem it?", yes=yes, cost_wei=plan.cost_wei, worth_wei=due_wei)
+    agree("redeem it?", plan.cost_wei, due_wei)
     name = node.send(plan, chain_id=kept.escrow.chain_id, contract=contract, data=data, key=key)
     paid_wei = node.channel(contract, payer, payee).settled_wei - channel.settled_wei
     click.echo(f"redeemed {show_wei(paid_wei)} for {payee}: {name}")
@@ -240,8 +256,8 @@ def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, *, yes: bool
 
 @click.command(epilog=RELEASE_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @_options("data", "rpc")
-@click.option("--yes", "-y", is_flag=True, help="don't ask")
-def release(yes: bool, **given: Any) -> None:
+@_agreeing
+def release(yes: bool, max_gas_cost: str | None, **given: Any) -> None:
     """Give what is still locked for this worker back to its payer at once, such as before it leaves for good.
 
     What was earned has to be redeemed before. Without this the payer waits for the contract's exit delay.
@@ -249,6 +265,7 @@ def release(yes: bool, **given: Any) -> None:
     from swarm.chain_reader import open_chain_reader, release_data
     from swarm.identity import read_address, read_eth_key
 
+    agree = _agreement(yes, max_gas_cost)
     settings = _settings(given)
     directory = settings.data.expanduser()
     address, key = read_address(directory), read_eth_key(directory)
@@ -279,23 +296,43 @@ def release(yes: bool, **given: Any) -> None:
             plan = node.prepare(contract, data, sender=address, due_wei=0)
             cost = f"gas costs {address} at most {show_wei(plan.cost_wei)}"
             click.echo(f"{show_wei(channel.locked_wei)} go back to {account.payer}; {cost}", err=True)
-            _agree("give it back?", yes=yes, cost_wei=plan.cost_wei, worth_wei=channel.locked_wei)
+            agree("give it back?", plan.cost_wei, channel.locked_wei)
             name = node.send(plan, chain_id=account.escrow.chain_id, contract=contract, data=data, key=key)
             click.echo(f"released {show_wei(channel.locked_wei)} to {account.payer}: {name}")
 
 
-def _agree(question: str, *, yes: bool, cost_wei: int, worth_wei: int) -> None:
-    """Ask on a terminal; without one nothing is sent unless it was agreed to, and never at a senseless price."""
-    if yes and cost_wei > worth_wei:  # what gas costs is the node's word, and it may lie
-        raise ConfigurationError(
-            f"the gas may cost {show_wei(cost_wei)} where {show_wei(worth_wei)} are moved",
-            hint="ask another node with --rpc, or leave --yes out and decide; nothing was sent",
-        )
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigurationError("nobody can be asked whether that is right", hint="give --yes; nothing was sent")
-    click.confirm(question, abort=True, err=True)
+def _agreement(yes: bool, max_gas_cost: str | None) -> Agree:
+    """How it is agreed to that a call is sent, by its question, the most that it costs and what it moves, wei.
+
+    Asked on a terminal; without one nothing is sent unless it was agreed to before, and at a senseless price only if
+    that price was named: what gas costs is the node's word, and it may lie.
+    """
+    max_gas_wei = None if max_gas_cost is None else parse_wei(max_gas_cost)
+
+    def agree(question: str, cost_wei: Wei, worth_wei: Wei) -> None:
+        cost = show_wei(cost_wei)
+        if max_gas_wei is not None and cost_wei > max_gas_wei:
+            raise ConfigurationError(
+                f"the gas may cost {cost}, more than --max-gas-cost {show_wei(max_gas_wei)}",
+                hint="wait until gas is cheaper, or ask another node with --rpc; nothing was sent",
+            )
+        is_dear = max_gas_wei is None and cost_wei > worth_wei
+        all_the_same = f"--yes --max-gas-cost {cost} pays it all the same; nothing was sent"
+        if yes and is_dear:
+            raise ConfigurationError(
+                f"the gas may cost {cost} where {show_wei(worth_wei)} are moved",
+                hint=f"wait until it is more, or ask another node with --rpc; {all_the_same}",
+            )
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise ConfigurationError(
+                "nobody can be asked whether that is right",
+                hint=all_the_same if is_dear else "give --yes; nothing was sent",
+            )
+        click.confirm(question, abort=True, err=True)
+
+    return agree
 
 
 def _show(vouchers: list[NotedVoucher]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from pathlib import Path
 
@@ -162,6 +163,28 @@ def test_nothing_is_sent_unless_somebody_agrees(alice: Alice, capsys: pytest.Cap
     assert alice.run("redeem", "--rpc", alice.url) == 2
     assert "nobody can be asked" in capsys.readouterr().err
     assert alice.ether(alice.address) == ETHER
+
+
+def test_a_script_redeems_a_voucher_that_is_dearer_than_it_brings_where_the_hints_lead_it(
+    alice: Alice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alice.keep(1_000)
+    alice.give(alice.address, ETHER)
+    redeem = ("redeem", "--rpc", alice.url)
+    for options in ((), ("--yes",)):
+        assert alice.run(*redeem, *options) == 2
+        hint = capsys.readouterr().err.splitlines()[-1]
+        assert "nothing was sent" in hint
+    assert alice.run(*redeem, "--yes", "--max-gas-cost", "1gwei") == 2
+    assert "more than --max-gas-cost 1gwei" in capsys.readouterr().err
+    assert alice.run(*redeem, "--yes", "--max-gas-cost", "1") == 2
+    assert "has no unit" in capsys.readouterr().err
+    assert alice.ether(alice.address) == ETHER
+
+    named = re.search(r"--yes --max-gas-cost \S+", hint)
+    assert named is not None
+    assert alice.run(*redeem, *named.group().split()) == 0
+    assert f"redeemed 1000wei for {alice.address}" in capsys.readouterr().out
 
 
 def test_a_voucher_is_shown_for_anyone_to_send(alice: Alice, capsys: pytest.CaptureFixture[str]) -> None:
