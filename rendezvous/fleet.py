@@ -332,6 +332,10 @@ class Fleet:
         """The kinds of task that a live worker runs."""
         return frozenset(kind for worker in self.live() for kind in worker.facts.kinds)
 
+    def versions(self, name: str) -> frozenset[str]:
+        """The versions of the worker program (``worker``), or of a kind's executor, that live workers have."""
+        return frozenset(worker.facts.versions[name] for worker in self.live() if name in worker.facts.versions)
+
     def anyone_fits(self, kind: str, requires: Requires) -> bool:
         """Whether a live worker may have such a task."""
         return any(self._fits(worker.facts, kind, requires) for worker in self.live())

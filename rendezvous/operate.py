@@ -269,7 +269,10 @@ def policy(**given: Any) -> None:
 def approve_version(name: str, version: str, withdraw: bool, why: str, **given: Any) -> None:
     """Pin a version of the worker program or of a kind's executor: only workers with a pinned one get such tasks."""
     body = {"name": name, "version": version, "approved": not withdraw, "why": why}
-    versions = _ask(given, "POST", "/v1/admin/approve-version", body).get("versions", [])
+    answer = _ask(given, "POST", "/v1/admin/approve-version", body)
+    versions = answer.get("versions", [])
+    for warning in answer.get("warnings", []):
+        click.echo(f"warning: {warning}", err=True)
     click.echo(f"{name}: only {', '.join(versions)}" if versions else f"{name}: every version")
 
 

@@ -40,7 +40,6 @@ from rendezvous.ledger.ledger import open_ledger
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.shared_pace import open_shared_pace
 from rendezvous.peer_thread import PeerPlan, PeerThread
-from rendezvous.policy.order import TIER_SHARES
 from rendezvous.policy.pacing import HOST_BURST
 from rendezvous.room import make_room
 from rendezvous.settings import RootSettings
@@ -279,7 +278,7 @@ def _ledger_settings(settings: RootSettings, signer: Signer | None) -> LedgerSet
         swarm_burst=max(HOST_BURST, settings.swarm_rate),
         region_hours=dict(settings.region_hours),
         newcomer_budget=settings.newcomer_budget,
-        tier_shares=dict(settings.tier) or TIER_SHARES,
+        tier_shares=settings.tier_shares,
         first_lease_s=settings.first_lease,
         signs_all=settings.receipts == "all",
     )

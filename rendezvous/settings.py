@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ import attrs
 from rendezvous.policy.alarms import AlarmRules
 from rendezvous.policy.budget import NEWCOMER_BUDGET
 from rendezvous.policy.hours import Hours, parse_hours
+from rendezvous.policy.order import TIER_SHARES
 from swarm.errors import ConfigurationError
 from swarm.settings import bytes_size, choice, count, directory, duration_s, number, setting, switch, text
 
@@ -314,6 +316,11 @@ class RootSettings:
     log_level: str = setting(
         "the lowest level that is logged", default="info", parse=choice("debug", "info", "warning", "error")
     )
+
+    @property
+    def tier_shares(self) -> Mapping[str, float]:
+        """The share of each tier."""
+        return dict(self.tier) or TIER_SHARES
 
     @property
     def effective_admission(self) -> Admission:

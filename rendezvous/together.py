@@ -13,13 +13,11 @@ import structlog
 
 from rendezvous.door.resources import Door
 from rendezvous.door.site import Charter
+from rendezvous.door.workers import hear_of_elsewhere
 from rendezvous.ledger.ledger import Ledger
-from rendezvous.ledger.memory import LIVE_S
 from rendezvous.ledger.neighbours import Alone
-from rendezvous.ledger.ops import HearOf
 from rendezvous.ledger.roots import BEAT_S, RootCard
 from rendezvous.peer_thread import PeerThread
-from swarm.errors import SwarmError
 
 __all__ = ["follow_neighbours", "introduce"]
 
@@ -61,18 +59,6 @@ async def follow_neighbours(door: Door, peer: PeerThread | None) -> None:
             log.info("roots_changed", doors=door.site.doors())
             if peer is not None:
                 peer.believe(frozenset(roots))
-        if len(door.ledger.neighbours.roots()) > 1 and time.monotonic() - looked_at >= LOOK_S:
+        if time.monotonic() - looked_at >= LOOK_S:
             looked_at = time.monotonic()
-            await _hear_of_workers(door)
-
-
-async def _hear_of_workers(door: Door) -> None:
-    """Note which workers are live at other roots' doors."""
-    now = door.ledger.now()
-    try:
-        seen = await door.ledger.read(lambda reader: reader.workers(seen_since=now - LIVE_S))
-        elsewhere = door.fleet.hear_of(seen, now=now)
-        if elsewhere:
-            await door.ledger.call(HearOf(workers=elsewhere))
-    except SwarmError as fault:
-        log.warning("workers_elsewhere_unknown", error=str(fault))
+            await hear_of_elsewhere(door)

@@ -202,6 +202,7 @@ async def build_door(
         accept=acceptor(charter.seed, signer, charter.ethereum),
         alerts=alerts,
         watch=watch,
+        tiers=frozenset(settings.tier_shares),
         assigner=assigner,
     )
 

@@ -62,6 +62,7 @@ Fence = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 #: ``tier`` names a share of the capacity; the two that exist unless the operator says otherwise.
 TierText = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,19}$(?!\n)")]
+DEFAULT_TIER: Final = "bulk"
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -100,7 +101,7 @@ class NewTask(Request, frozen=True):
     spec: dict[str, Any] = {}
     meta: dict[str, Any] = {}
     priority: Annotated[int, Meta(ge=0, le=9)] = 5
-    tier: TierText = "bulk"
+    tier: TierText = DEFAULT_TIER
     requires: Requires = Requires()
     reward_wei: WeiText = "0"
     max_attempts: Annotated[int, Meta(ge=1, le=20)] = 3
@@ -551,7 +552,7 @@ class Offer(Answer, frozen=True):
     kind: KindText
     host: Annotated[str, Meta(max_length=260)]
     priority: Annotated[int, Meta(ge=0, le=9)] = 5
-    tier: TierText = "bulk"
+    tier: TierText = DEFAULT_TIER
     reward_wei: WeiText = "0"
     requires: Requires = Requires()
 

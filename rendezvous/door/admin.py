@@ -6,6 +6,7 @@ nothing any more) happens here, after the commit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -69,6 +70,8 @@ __all__ = [
 
 #: A task takes about 0.1 ms of the writer.
 MAX_TASKS: Final = 1_000
+#: What the worker program is pinned by; any other name is a kind.
+PROGRAM: Final = "worker"
 #: A quarantine of a year is one for good, seconds.
 MAX_QUARANTINE_S: Final = 31_536_000.0
 
@@ -203,6 +206,8 @@ class Approved(Answer, frozen=True):
 
     name: str
     versions: tuple[str, ...]
+    #: Such as that nobody runs it.
+    warnings: tuple[str, ...] = ()
 
 
 class ActView(Answer, frozen=True):
@@ -346,10 +351,27 @@ async def quarantine(door: Door, call: Call) -> QuarantineView | Refusal:
     )
 
 
+async def _kept_off(door: Door, wanted: str, host: str) -> WorkerRef | Refusal:
+    """A worker that is kept off a host, by its id; it may be one that was taken off the list since."""
+    address, _, instance = wanted.partition(":")
+    now = door.ledger.now()
+    kept = await door.ledger.read(lambda reader: reader.quarantines(now=now, of=(address, host)))
+    found = [one.worker for one in kept if instance in ("", one.worker.instance)]
+    if not found:
+        return Refusal(
+            RefusalCode.NOT_FOUND, f"{wanted[:120]} isn't in quarantine on {host}: swarm-root policy lists who is"
+        )
+    if len(found) > 1:
+        ids = ", ".join(sorted(map(id_of, found)))
+        return Refusal(RefusalCode.NOT_FOUND, f"several workers of {address} are kept off {host}, name one: {ids}")
+    return found[0]
+
+
 async def unquarantine(door: Door, call: Call) -> Unquarantined | Refusal:
     """Let a worker have tasks of a host again."""
     said: UnquarantineCall = call.body
-    ref, host = await _worker(door, said.worker), host_named(said.host)
+    host = host_named(said.host)
+    ref = await _kept_off(door, said.worker, host)
     if isinstance(ref, Refusal):
         return ref
     refusal = await door.ledger.call(LiftQuarantine(worker=ref, host=host, who=call.who.owner, why=said.why))
@@ -366,7 +388,19 @@ async def approve(door: Door, call: Call) -> Approved:
         ApproveVersion(name=said.name, version=said.version, approved=said.approved, who=call.who.owner, why=said.why)
     )
     door.fleet.wake_idle()
-    return Approved(name=said.name, versions=versions)
+    return Approved(name=said.name, versions=versions, warnings=tuple(_nobody_runs(door, said.name, versions)))
+
+
+def _nobody_runs(door: Door, name: str, versions: tuple[str, ...]) -> Iterator[str]:
+    """What is odd about pinned versions: a name that is mistyped pins nothing, a version that nobody has stops all."""
+    running = door.fleet.versions(name)
+    if not versions or not running.isdisjoint(versions):
+        return
+    if running:
+        yield f"no live worker has such a version of {name}, so none gets tasks; there are {', '.join(sorted(running))}"
+    elif name != PROGRAM:
+        kinds = ", ".join([PROGRAM, *sorted(door.fleet.kinds())])
+        yield f"no live worker runs {name}: what can be pinned now is {kinds}"
 
 
 async def acts(door: Door, call: Call) -> Page | Refusal:

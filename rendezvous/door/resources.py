@@ -55,6 +55,7 @@ class Door:
         accept: signs that a completion counts.
         alerts: what the operator should know now.
         watch: raises them.
+        tiers: the names of the tiers that have a share of their own.
         assigner: pushes tasks, in ``--mode assign``; None: workers ask.
     """
 
@@ -81,4 +82,5 @@ class Door:
     accept: Accept
     alerts: Alerts
     watch: Watch
+    tiers: frozenset[str]
     assigner: Assigner | None = None

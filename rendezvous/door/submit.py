@@ -1,7 +1,8 @@
 """``POST /v1/tasks``: check a submission and hand it to the ledger in one operation.
 
 What is checked here needs no ledger: sizes, URLs (canonical, of one host), dedupe keys. Who has a task already is the
-ledger's answer. A kind that no live worker runs is a warning, not a refusal: the worker may come.
+ledger's answer. A kind that no live worker runs is a warning, not a refusal: the worker may come. So is a tier that the
+operator hasn't named: it has a share, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from uuid6 import uuid7
 
 from rendezvous.door.call import Call, Query
 from rendezvous.door.resources import Door
+from rendezvous.door.workers import hear_of_elsewhere
 from rendezvous.ledger.ops import PreparedTask, Submit, SubmitResult
 from rendezvous.policy.retry import RetryRules, check_dedupe_ttl, longest_hold_s, retry_horizon_s
 from swarm.content.urls import canonical
@@ -24,6 +26,7 @@ from swarm.errors import MalformedInput
 from swarm.model import JobId, Refusal, RefusalCode, Role, Settle
 from swarm.vouchers import MAX_WEI
 from swarm.wire import (
+    DEFAULT_TIER,
     MAX_META_BYTES,
     MAX_TASK_BYTES,
     NewTask,
@@ -92,7 +95,7 @@ async def submit(door: Door, call: Call) -> Submitted | Refusal:
         tasks=tuple(
             SubmittedTask(id=task, status="created" if created else "duplicate") for task, created in answer.tasks
         ),
-        warnings=tuple(islice(dict.fromkeys(_warnings(door, submission.tasks)), MAX_WARNINGS)),
+        warnings=await _warned(door, submission.tasks),
     )
 
 
@@ -169,7 +172,22 @@ def _default_dedupe(task: NewTask, urls: tuple[str, ...], job: JobId) -> tuple[s
     return f"job:{job}:{digest[:32]}", max(DEDUPE_TTL_S, horizon_s + longest_hold_s(task.max_run_s) + 1.0)
 
 
-def _warnings(door: Door, tasks: Sequence[NewTask]) -> Iterable[str]:
+async def _warned(door: Door, tasks: Sequence[NewTask]) -> tuple[str, ...]:
+    """What should be known of tasks that were taken."""
+    unfit = [*_unfit(door, tasks)]
+    if unfit and await hear_of_elsewhere(door):
+        unfit = [*_unfit(door, tasks)]
+    return tuple(islice(dict.fromkeys([*_untold_tiers(door, tasks), *unfit]), MAX_WARNINGS))
+
+
+def _untold_tiers(door: Door, tasks: Sequence[NewTask]) -> Iterable[str]:
+    there_are = ", ".join(sorted(door.tiers))
+    for tier in dict.fromkeys(task.tier for task in tasks):
+        if tier not in door.tiers and tier != DEFAULT_TIER:  # which most name without knowing
+            yield f"there is no tier {tier}, so its tasks have the smallest share; the tiers are {there_are}"
+
+
+def _unfit(door: Door, tasks: Sequence[NewTask]) -> Iterable[str]:
     kinds = door.fleet.kinds()
     for kind, requires in {(task.kind, encode(task.requires)): (task.kind, task.requires) for task in tasks}.values():
         if kind not in kinds:

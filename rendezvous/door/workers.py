@@ -1,15 +1,21 @@
-"""``/v1/workers``: the nodes with their state and what they counted; deleting one requeues its work."""
+"""``/v1/workers``: the nodes with their state and what they counted; deleting one requeues its work.
+
+The nodes of other roots' doors are known from the ledger, a while later: ``hear_of_elsewhere`` asks it.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 import msgspec
+import structlog
 
 from rendezvous.door.call import Call
 from rendezvous.door.resources import Door
 from rendezvous.fleet import Worker
-from rendezvous.ledger.ops import RemoveWorker, WorkerRef
+from rendezvous.ledger.memory import LIVE_S
+from rendezvous.ledger.ops import HearOf, RemoveWorker, WorkerRef
+from swarm.errors import SwarmError
 from swarm.model import Refusal, RefusalCode
 from swarm.wire import Answer, Page, Stats
 
@@ -18,12 +24,15 @@ __all__ = [
     "WorkerDetail",
     "WorkerView",
     "find_worker",
+    "hear_of_elsewhere",
     "id_of",
     "remove_worker",
     "unknown_worker",
     "worker",
     "workers",
 ]
+
+log = structlog.get_logger()
 
 _APART: Final = ":"
 
@@ -118,6 +127,22 @@ def unknown_worker(wanted: str) -> Refusal:
         f"there is no one worker {wanted[:120]}: swarm workers lists the addresses; where one has several workers, "
         "ADDRESS:INSTANCE names it, as swarm workers --json shows",
     )
+
+
+async def hear_of_elsewhere(door: Door) -> bool:
+    """Note which workers are live at other roots' doors; whether there was anything new."""
+    if len(door.ledger.neighbours.roots()) < 2:
+        return False
+    now = door.ledger.now()
+    try:
+        seen = await door.ledger.read(lambda reader: reader.workers(seen_since=now - LIVE_S))
+        elsewhere = door.fleet.hear_of(seen, now=now)
+        if elsewhere:
+            await door.ledger.call(HearOf(workers=elsewhere))
+    except SwarmError as fault:
+        log.warning("workers_elsewhere_unknown", error=str(fault))
+        return False
+    return bool(elsewhere)
 
 
 async def worker(door: Door, call: Call) -> WorkerDetail | Refusal:

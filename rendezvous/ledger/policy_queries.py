@@ -27,7 +27,7 @@ from rendezvous.policy.eligibility import Candidate, Contexts, Demand, Rules
 from rendezvous.policy.hours import Hours
 from rendezvous.policy.pauses import Pause
 from rendezvous.policy.records import CLEAN, Record, check_record
-from swarm.model import Status
+from swarm.model import Address, Status
 
 __all__ = [
     "read_acts",
@@ -194,9 +194,22 @@ def read_pauses(rows: Rows) -> list[Pause]:
 
 
 def read_quarantines(
-    rows: Rows, *, now: float, after: tuple[float, str, str, str] | None = None, limit: int | None = None
+    rows: Rows,
+    *,
+    now: float,
+    after: tuple[float, str, str, str] | None = None,
+    limit: int | None = None,
+    of: tuple[Address, str] | None = None,
 ) -> list[QuarantineView]:
-    """The quarantines that hold at a ledger time, the longest first, behind one: until when, worker, instance, host."""
+    """The quarantines that hold at a ledger time, the longest first.
+
+    Args:
+        rows: what runs a statement.
+        now: ledger time, Unix seconds.
+        after: only those behind one: until when, worker, instance, host.
+        limit: how many at most.
+        of: only those of workers of an address, on a host.
+    """
     statement = (
         sa.select(t.records, t.workers.c.address, t.workers.c.instance, t.hosts.c.host.label("host_name"))
         .join(t.workers, t.workers.c.n == t.records.c.worker)
@@ -205,6 +218,8 @@ def read_quarantines(
         .order_by(t.records.c.quarantined_until.desc(), *_WHERE_IT_HOLDS)
         .limit(limit)
     )
+    if of is not None:
+        statement = statement.where(t.workers.c.address == of[0], t.hosts.c.host == of[1])
     if after is not None:
         until, *place = after
         same = sa.and_(t.records.c.quarantined_until == until, sa.tuple_(*_WHERE_IT_HOLDS) > sa.tuple_(*place))

@@ -299,10 +299,15 @@ class LedgerReader:
         return policy_queries.read_pauses(self._rows)
 
     def quarantines(
-        self, *, now: float, after: tuple[float, str, str, str] | None = None, limit: int | None = None
+        self,
+        *,
+        now: float,
+        after: tuple[float, str, str, str] | None = None,
+        limit: int | None = None,
+        of: tuple[Address, str] | None = None,
     ) -> list[QuarantineView]:
         """The quarantines that hold at a ledger time, those that last longest first; see ``read_quarantines``."""
-        return policy_queries.read_quarantines(self._rows, now=now, after=after, limit=limit)
+        return policy_queries.read_quarantines(self._rows, now=now, after=after, limit=limit, of=of)
 
     def profiles(self, *, after: str = "", limit: int | None = None) -> list[ProfileView]:
         """The profiles that were used, by name."""

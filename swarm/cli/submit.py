@@ -90,8 +90,11 @@ def submit(
 
     urls = list(read_urls(sources))
     told = task_spec(extract, each, require, spec)
+    wanted = kind or ("scrape" if extract else "fetch")
+    if kind is not None or spec is not None:
+        _check_spec(wanted, told)
     shape: dict[str, Any] = {
-        "kind": kind or ("scrape" if extract else "fetch"),
+        "kind": wanted,
         "spec": told,
         "meta": dict(split_pairs("--meta", meta)),
         "priority": priority,
@@ -196,6 +199,20 @@ def _check_selectors(fields: Mapping[str, str], each: str | None) -> None:
         raise ConfigurationError(
             f"--extract: {fault}", hint="a CSS selector such as title=h1::text, or an XPath"
         ) from fault
+
+
+def _check_spec(kind: str, spec: Mapping[str, Any]) -> None:
+    """What the kind's executor would refuse would fail every task of the job."""
+    from swarm.executors.base import TaskFailed
+    from swarm.executors.registry import check_spec
+
+    try:
+        check_spec(kind, spec)
+    except TaskFailed as fault:
+        hint = "nothing was submitted; --spec is what the kind wants to know"
+        if kind == "scrape" and "extract" not in spec:
+            hint = "nothing was submitted; say what to take, such as --extract title=h1::text"
+        raise ConfigurationError(f"--kind {kind}: {fault.detail}", hint=hint) from fault
 
 
 def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], spec: str | None) -> dict[str, Any]:

@@ -6,7 +6,8 @@ challenge page never is, a 403 only where ``ok_status`` names it.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -30,9 +31,18 @@ class Fetch:
 
     version = "1"
 
+    @staticmethod
+    def read(spec: Mapping[str, Any]) -> FetchSpec:
+        """Read a spec.
+
+        Raises:
+            TaskFailed: ``bad_spec``.
+        """
+        return read_spec(spec, FetchSpec)
+
     async def run(self, task: TaskBody, tools: Tools) -> Execution:
         """Fetch the task's URLs and store their bodies."""
-        spec = read_spec(task.spec, FetchSpec)
+        spec = self.read(task.spec)
         ok_status = _ANY_BUT_BLOCKED if spec.ok_status is None else spec.ok_status
 
         async def keep(capture: Capture) -> UrlOutcome:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import trio
 from msgspec import Meta
@@ -33,9 +34,18 @@ class Noop:
 
     version = "1"
 
+    @staticmethod
+    def read(spec: Mapping[str, Any]) -> NoopSpec:
+        """Read a spec.
+
+        Raises:
+            TaskFailed: ``bad_spec``.
+        """
+        return read_spec(spec, NoopSpec)
+
     async def run(self, task: TaskBody, tools: Tools) -> Execution:
         """Wait, then fail or store as asked."""
-        spec = read_spec(task.spec, NoopSpec)
+        spec = self.read(task.spec)
         await trio.sleep(spec.sleep_s)
         if spec.fail is not None:
             raise TaskFailed(spec.fail, "as asked")

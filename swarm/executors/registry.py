@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -90,6 +90,16 @@ def load_executors(
 def kinds() -> dict[str, str]:
     """The version of each kind that this worker can run."""
     return load_executors().kinds()
+
+
+def check_spec(kind: str, spec: Mapping[str, Any]) -> None:
+    """Find out whether tasks of a built-in kind would fail by their spec; what plugins take is their own business.
+
+    Raises:
+        TaskFailed: ``bad_spec``; the detail says why.
+    """
+    if kind in BUILT_IN:
+        EntryPoint(kind, BUILT_IN[kind], GROUP).load().read(spec)
 
 
 def _make(plugin: EntryPoint) -> Executor | None:

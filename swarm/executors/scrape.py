@@ -7,7 +7,8 @@ selectors are is ``swarm.content.parse``'s business.
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -48,17 +49,26 @@ class Scrape:
 
     version = "1"
 
-    async def run(self, task: TaskBody, tools: Tools) -> Execution:
-        """Fetch the task's URLs, store their bodies and what the selectors find in them."""
-        spec = read_spec(task.spec, ScrapeSpec)
-        unknown = [name for name in spec.require if name not in spec.extract]
+    @staticmethod
+    def read(spec: Mapping[str, Any]) -> ScrapeSpec:
+        """Read and check a spec.
+
+        Raises:
+            TaskFailed: ``bad_spec``.
+        """
+        read = read_spec(spec, ScrapeSpec)
+        unknown = [name for name in read.require if name not in read.extract]
         if unknown:
             raise TaskFailed(Reason.BAD_SPEC, f"require names {', '.join(unknown)}, which extract doesn't")
-
         try:
-            check_selectors(spec.extract, each=spec.each)
+            check_selectors(read.extract, each=read.each)
         except MalformedInput as fault:
             raise TaskFailed(Reason.BAD_SPEC, str(fault)) from fault
+        return read
+
+    async def run(self, task: TaskBody, tools: Tools) -> Execution:
+        """Fetch the task's URLs, store their bodies and what the selectors find in them."""
+        spec = self.read(task.spec)
         async with contextlib.AsyncExitStack() as stack:
             parser = tools.parser
             if parser is None:

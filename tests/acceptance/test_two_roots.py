@@ -68,6 +68,9 @@ def test_two_roots_are_one_swarm_and_one_of_them_can_go(scene: Scene, postgres: 
     assert len(set(swarm_of(one)["roots"])) == 2
 
     alice = scene.worker(one, name="alice")
+    known = one.door.submit([noop()])["job"]
+    one.door.wait_done(known)
+    assert "warnings" not in two.door.submit([noop()])  # a worker of the other door runs it
     until(lambda: alice.address in [each["address"] for each in two.door.workers()], "two to know one's worker")
     job = two.door.submit([noop() for _ in range(20)])["job"]  # told at one door, done at the other
     assert one.door.wait_done(job)["counts"] == {"completed": 20}

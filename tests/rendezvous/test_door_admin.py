@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from rendezvous.door import session as session_module
-from rendezvous.ledger.ops import Sweep
-from tests.rendezvous.door_harness import Stage, door
+from rendezvous.ledger.ops import Quarantine, Sweep, WorkerRef
+from tests.rendezvous.door_harness import Reply, Stage, door
 from tests.rendezvous.test_door_session import Talk, talk
 
 WHY = "a test says so"
@@ -277,6 +277,56 @@ async def test_a_quarantined_worker_loses_what_it_holds_of_the_host_and_gets_no_
         assert again.code == "not_found"
         unknown = await stage.operator.post("/v1/admin/quarantine", {**body, "worker": "0x" + "0" * 40})
         assert (unknown.status, unknown.code) == (404, "not_found")
+
+
+async def test_a_quarantine_can_be_ended_though_the_worker_was_revoked_since(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        ids = f"{alice.address}:{alice.instance}", alice.address
+
+        async def ask(call: str, **body: str) -> Reply:
+            return await stage.operator.post(f"/v1/admin/{call}", body)
+
+        for host in ("one.example", "two.example"):
+            await ask("quarantine", worker=alice.address, host=host, why=WHY)
+        await ask("revoke", owner=alice.address, why=WHY)
+        await ask("admit", owner=alice.address, why="repaired")
+        kept = (await stage.operator.get("/v1/status")).data["quarantines"]
+        assert [one["worker"] for one in kept] == [ids[0]] * 2
+
+        for host, worker in zip(("one.example", "two.example"), ids, strict=True):
+            other = await ask("unquarantine", worker=worker, host="three.example")
+            assert (other.code, "swarm-root policy" in other.body["error"]["message"]) == ("not_found", True)
+            assert (await ask("unquarantine", worker=worker, host=host)).data == {"worker": ids[0], "host": host}
+        assert "quarantines" not in (await stage.operator.get("/v1/status")).data
+
+
+async def test_which_of_two_workers_of_an_address_is_let_go_is_asked(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        one, two = WorkerRef("0x" + "a1" * 20, "peer-1"), WorkerRef("0x" + "a1" * 20, "peer-2")
+        for ref in (one, two):
+            await stage.door.ledger.call(Quarantine(worker=ref, host="h.example", for_s=60.0, who="olga", why=WHY))
+        body = {"worker": one.address, "host": "h.example"}
+        asked = await stage.operator.post("/v1/admin/unquarantine", body)
+        assert asked.code == "not_found"
+        assert f"name one: {one.address}:peer-1, {one.address}:peer-2" in asked.body["error"]["message"]
+        body["worker"] += ":peer-2"
+        assert (await stage.operator.post("/v1/admin/unquarantine", body)).status == 200
+
+
+async def test_who_pins_what_nobody_runs_is_warned(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        alice = await stage.worker("alice")
+        await alice.take()
+
+        async def pin(name: str, version: str, **more: bool) -> str:
+            body = {"name": name, "version": version, "why": WHY, **more}
+            return "".join((await stage.operator.post("/v1/admin/approve-version", body)).data.get("warnings", []))
+
+        assert await pin("worker", "0.1.0") == ""
+        assert "no live worker runs wrker: what can be pinned now is worker, fetch, noop" in await pin("wrker", "0.1.0")
+        assert "no live worker has such a version of noop, so none gets tasks; there are 1" in await pin("noop", "2")
+        assert await pin("noop", "2", approved=False) == ""
 
 
 async def test_only_pinned_versions_are_granted_tasks(tmp_path: Path) -> None:

@@ -49,6 +49,18 @@ async def test_a_kind_that_no_live_worker_runs_is_a_warning(tmp_path: Path) -> N
         assert "mars" in elsewhere[0]
 
 
+async def test_a_tier_that_the_operator_has_not_named_is_a_warning(tmp_path: Path) -> None:
+    async with door(tmp_path, tier=(("news", 80.0), ("rest", 20.0))) as stage:
+        carol, alice = await stage.requester("carol"), await stage.worker("alice")
+        await alice.take()
+
+        for tier in ("news", "bulk"):  # the one by default, which nobody chose
+            assert "warnings" not in (await carol.post("/v1/tasks", {"tasks": [task(tier=tier)]})).data
+        body = {"tasks": [task(tier="fast"), task(tier="fast", spec={"n": 2})]}
+        (warned,) = (await carol.post("/v1/tasks", body)).data["warnings"]
+        assert warned == "there is no tier fast, so its tasks have the smallest share; the tiers are news, rest"
+
+
 async def test_the_same_idempotency_key_submits_once(tmp_path: Path) -> None:
     async with door(tmp_path) as stage:
         carol = await stage.requester("carol")

@@ -31,6 +31,9 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
         assert resumed.out == "resumed: host example.com\n"
         pinned = await run(tmp_path, "approve-version", "worker", "0.1.0", "--why", "x", "--data", data)
         assert pinned.out == "worker: only 0.1.0\n"
+        assert pinned.err == ""
+        mistyped = await run(tmp_path, "approve-version", "wrker", "0.1.0", "--why", "x", "--data", data)
+        assert mistyped.err == "warning: no live worker runs wrker: what can be pinned now is worker\n"
         nobody = await run(tmp_path, "quarantine", "0x0", "example.com", "--why", "x", "--data", data)
         assert (nobody.code, nobody.err.partition(":")[0]) == (1, "error")
 

@@ -267,6 +267,11 @@ def test_submit_reads_stdin(swarm: Swarm, door: FakeDoor, tmp_path: Path, monkey
         (["http://site/1", "--extract", "a=b", "--require", "c"], "--require c isn't one of the fields"),
         (["http://site/1", "--spec", "{"], "--spec isn't JSON"),
         (["http://site/1", "--spec", "[]"], "--spec is JSON, but no object"),
+        (["http://site/1", "--kind", "scrape"], "--kind scrape: Object missing required field `extract`"),
+        (["http://site/1", "--kind", "scrape", "--spec", '{"extract": {"a": "h1[["}}'], "--kind scrape: selector 'a'"),
+        (["http://site/1", "--kind", "fetch", "--extract", "a=b"], "--kind fetch: Object contains unknown field"),
+        (["http://site/1", "--kind", "noop", "--spec", '{"sleep": 1}'], "--kind noop: Object contains unknown field"),
+        (["http://site/1", "--spec", '{"ok": [200]}'], "--kind fetch: Object contains unknown field"),
         (["http://site/1", "--priority", "10"], "invalid value for '--priority'"),
         ([], "missing argument"),
     ],
@@ -283,6 +288,11 @@ def test_submit_refuses_what_makes_no_sense_before_it_sends_anything(
     assert said.err.startswith(f"error: {what}")
     assert len(said.err.splitlines()) <= 3
     assert door.requests == []
+
+
+def test_a_plugins_kind_takes_any_spec(swarm: Swarm, door: FakeDoor) -> None:
+    assert swarm("submit", "http://site/1", "--kind", "crawl", "--spec", '{"depth": 2}').code == 0
+    assert next(iter(door.tasks.values()))["spec"] == {"depth": 2}
 
 
 def test_a_submission_that_was_cut_off_goes_on_when_given_again(swarm: Swarm, door: FakeDoor, tmp_path: Path) -> None:
