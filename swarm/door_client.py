@@ -343,6 +343,7 @@ class DoorClient:
         """
         waits = self._waits()
         last_attempt_at = trio.current_time() + START_S
+        log.info("joining_began", url=self.url, tries_for_s=START_S)
         for attempt in itertools.count(1):
             wait_s = next(waits)
             try:
@@ -356,6 +357,8 @@ class DoorClient:
                 if unreachable.hint is not None:
                     raise  # trying again won't change it
                 self._why = unreachable.reason
+                if attempt == 1:
+                    log.warning("door_unreachable", url=unreachable.address, reason=unreachable.reason)
             except DoorRefused as refused:
                 if refused.retry_after_s is None:
                     raise

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import ipaddress
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
-from swarm.errors import ClosedError, MalformedInput
+from swarm.errors import ClosedError, ConfigurationError, MalformedInput
 from swarm.identity import Identity
 from swarm.logs import quieten_libraries
 from swarm.model import Cid
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 KNOWN_PEERS_FILE: Final = "peers.json"
+#: The hash of a public key in base58, whatever the kind of the key.
+PEER_ID: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]{40,64}")
 #: How soon a root at another address is looked for after its connection was lost.
 FOLLOW_EVERY_S: Final = 2.0
 #: Contents that are remembered until the peer is open, in its first second.
@@ -162,6 +165,26 @@ async def peer_config(
         serve_to="any" if "any" in settings.serve_to else frozenset(settings.serve_to) | frozenset(swarm.swarm.stores),
     )
     return config
+
+
+def check_peer_options(settings: WorkerSettings) -> None:
+    """Refuse what a peer can't be made from, before any door is told of this worker. libp2p is asked only where needed.
+
+    Raises:
+        ConfigurationError: of ``--psk``, ``--listen`` or ``--serve-to``.
+    """
+    if not settings.p2p:
+        return
+    _read_psk(settings.psk)
+    if settings.listen:
+        from swarm.peer.addresses import expand_listen
+
+        expand_listen(settings.listen)
+    for peer in settings.serve_to:
+        if peer != "any" and not PEER_ID.fullmatch(peer):
+            raise ConfigurationError(
+                f"--serve-to: {peer:.80} isn't a peer id", hint="one looks like 12D3KooW…; any serves everybody"
+            )
 
 
 def listen_by_default(door_url: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from swarm.executors.base import Executor
 from swarm.groups import the_one_fault
 from swarm.identity import Identity, open_identity
 from swarm.signing import JoinLink, is_address, parse_join_link
+from swarm.web.fetcher import user_agent
+from swarm.worker.join import check_peer_options
 from swarm.worker.run import run
 from swarm.worker.settings import WorkerSettings
 
@@ -40,15 +43,24 @@ def start(
         joined = parse_join_link(link)
     except MalformedInput as fault:
         raise ConfigurationError(str(fault), hint="a link looks like https://root.example/join#INVITE.KEYID") from fault
+    _check(settings)
+    with open_identity(settings.data.expanduser()) as identity:
+        if settings.ca_file is not None:
+            _trust_in_uploads(settings.ca_file, identity.directory / CA_BUNDLE_FILE)
+        trio.run(_run, settings, joined, identity, say, executors)
+
+
+def _check(settings: WorkerSettings) -> None:
+    """Refuse now what would be refused once a door was told that this worker is there."""
     if settings.payout is not None and not is_address(settings.payout):
         raise ConfigurationError(
             f"--payout: {settings.payout} isn't an Ethereum address with its checksum",
             hint="copy it from your wallet, with upper and lower case as it is there",
         )
-    with open_identity(settings.data.expanduser()) as identity:
-        if settings.ca_file is not None:
-            _trust_in_uploads(settings.ca_file, identity.directory / CA_BUNDLE_FILE)
-        trio.run(_run, settings, joined, identity, say, executors)
+    if settings.rpc is not None and not re.match(r"https?://[^/?#]", settings.rpc):
+        raise ConfigurationError("--rpc isn't the URL of a node", hint="it looks like http://127.0.0.1:8545")
+    user_agent(settings.contact, role="worker")
+    check_peer_options(settings)
 
 
 def _trust_in_uploads(ca_file: Path, bundle: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.acceptance.harness import Scene, Worker, until
+from tests.acceptance.harness import Scene, Worker, command, until
 from tests.free_port import free_port
+from tests.patience import PATIENCE_S
 
 
 def _shown(worker: Worker) -> list[str] | None:
@@ -27,6 +28,18 @@ def test_a_member_whose_link_leads_elsewhere_names_the_door_that_took_it(scene: 
         assert f" at {root.door_url} as {alice.address}" in first
         assert elsewhere in second
         assert alice.process.stop() == 0
+
+
+def test_a_newcomer_says_at_once_which_door_it_tries(scene: Scene) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    argv = [*command("swarm-worker"), nowhere, "--data", str(scene.directory / "alice")]
+    alice = scene.start("alice", argv)
+    assert alice.wait(PATIENCE_S) == 3
+    first, second, *_ = alice.events()
+    assert (first["event"], first["url"]) == ("joining_began", nowhere)
+    assert second["event"] == "door_unreachable"  # and why, long before it gives up
+    assert "is the link right" in alice.log.read_text()
+    assert alice.out.read_text() == ""
 
 
 def test_a_member_says_that_it_has_joined_only_when_a_door_has_taken_it(scene: Scene) -> None:

@@ -53,6 +53,12 @@ def test_help_shows_every_setting_examples_and_exit_codes(capsys: pytest.Capture
         (["http://127.0.0.1:9", "--slots", "0"], "a whole number from 1 to 256"),
         (["http://127.0.0.1:9", "--p2p", "maybe"], "on or off"),
         (["http://127.0.0.1:9", "--payout", "0x123"], "isn't an Ethereum address"),
+        (["http://127.0.0.1:9", "--psk", "/nonexist"], "can't use the pre-shared key in /nonexist"),
+        (["http://127.0.0.1:9", "--listen", "foo"], "can't listen on foo"),
+        (["http://127.0.0.1:9", "--listen", "/ip4/192.0.2.1/tcp/4001"], "can't listen on 192.0.2.1"),
+        (["http://127.0.0.1:9", "--serve-to", "bob"], "--serve-to: bob isn't a peer id"),
+        (["http://127.0.0.1:9", "--contact", "me;you"], "can't stand in a User-Agent"),
+        (["http://127.0.0.1:9", "--rpc", "localhost:8545"], "--rpc isn't the URL of a node"),
         (["root.example"], "a join link begins with https://"),
         (["https://root.example/join#se same.x"], "the invite in the join link is damaged"),
     ],
@@ -62,6 +68,7 @@ def test_a_wrong_command_line_says_what_is_taken(
 ) -> None:
     assert main([*arguments, *(["--data", str(tmp_path / "data")] if arguments else [])]) == 2
     assert said in capsys.readouterr().err
+    assert not (tmp_path / "data").exists(), "no door was asked: there are no keys to say who we are"
 
 
 def test_an_unknown_variable_names_the_nearest(
