@@ -8,8 +8,8 @@ from __future__ import annotations
 from rendezvous.door.call import Call
 from rendezvous.door.resources import Door
 from rendezvous.ledger.ops import KeepAcceptance
-from swarm.model import Refusal, RefusalCode, Role
-from swarm.wire import Acceptance, Completion, Receipt, decode, encode
+from swarm.model import Refusal, RefusalCode, Role, Status
+from swarm.wire import Acceptance, Completion, Receipt, TaskView, decode, encode
 
 __all__ = ["receipt"]
 
@@ -21,10 +21,9 @@ async def receipt(door: Door, call: Call) -> Receipt | Refusal:
     owner = who.owner if who.role is Role.REQUESTER else None
     signed = await door.ledger.read(lambda reader: reader.receipt(task, owner=owner, worker=worker))
     if signed is None:
-        return Refusal(
-            RefusalCode.NOT_FOUND,
-            f"there is no receipt of a task {task[:40]} of yours: it isn't completed, or its worker signed nothing",
-        )
+        view = await door.ledger.read(lambda reader: reader.task(task, owner))
+        theirs = view if view is not None and worker in {None, view.assignee} else None
+        return Refusal(RefusalCode.NOT_FOUND, _why_there_is_none(task, theirs))
     completion = Completion(
         network=door.site.charter.network_id,
         task=signed.task,
@@ -47,3 +46,17 @@ async def receipt(door: Door, call: Call) -> Receipt | Refusal:
         )
     )
     return Receipt(v=1, completion=completion, acceptance=acceptance)
+
+
+def _why_there_is_none(task: str, view: TaskView | None) -> str:
+    """Why there is no receipt, for whoever may see the task."""
+    if view is None:
+        return f"there is no task {task[:40]} of yours"
+    if view.status != Status.COMPLETED:
+        return f"the task {task} is {view.status}: it has a receipt once it is completed"
+    if not int(view.reward_wei):
+        return (
+            f"the task {task} has no receipt: it has no reward, and tasks without one have a receipt only where the "
+            "root ran with --receipts all when they were done, and the worker signed"
+        )
+    return f"the task {task} has no receipt: its worker signed nothing"

@@ -91,6 +91,26 @@ async def test_a_completion_without_a_signature_is_taken_and_has_no_receipt(tmp_
         assert (await alice.get(f"/v1/tasks/{task}/receipt")).code == "not_found"
 
 
+async def test_a_task_without_a_receipt_is_told_why_it_has_none(tmp_path: Path) -> None:
+    async with door(tmp_path) as stage:
+        carol, mallory = await stage.requester("carol"), await stage.requester("mallory")
+        (task,) = await stage.submit(carol)
+        alice, bob = await stage.worker("alice"), await stage.worker("bob")
+
+        async def why(caller: Any) -> str:
+            refused = await caller.get(f"/v1/tasks/{task}/receipt")
+            assert (refused.status, refused.code) == (404, "not_found")
+            return str(refused.body["error"]["message"])
+
+        assert await why(carol) == f"the task {task} is pending: it has a receipt once it is completed"
+        (grant,) = (await alice.take(want=1))["grants"]
+        await alice.take(done=[alice.done(grant)])
+        for caller in (carol, alice, stage.operator):
+            assert "only where the root ran with --receipts all" in await why(caller)
+        for stranger in (mallory, bob):
+            assert await why(stranger) == f"there is no task {task} of yours"
+
+
 async def test_a_single_call_may_be_signed_too(tmp_path: Path) -> None:
     async with door(tmp_path, receipts="all") as stage:
         (task,) = await stage.submit(stage.operator)

@@ -381,6 +381,18 @@ def test_why_says_what_each_worker_lacks(swarm: Swarm, door: FakeDoor) -> None:
     assert "host_paced: site takes 1 request/s; in 3 s" in said.out
 
 
+def test_a_task_without_a_receipt_is_told_by_the_doors_reason(swarm: Swarm, door: FakeDoor) -> None:
+    swarm("submit", "http://site/1")
+    task = next(iter(door.tasks))
+
+    said = swarm("receipt", task)
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("error: there is no /v1/tasks/")
+    assert f"swarm show {task}" in said.err
+    assert "swarm ls" not in said.err
+
+
 def test_an_id_that_is_unknown_or_of_the_other_sort_is_told(swarm: Swarm, door: FakeDoor) -> None:
     job = swarm("submit", "http://site/1").out.strip()
     task = next(iter(door.tasks))
