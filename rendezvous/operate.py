@@ -17,6 +17,7 @@ import click
 from rendezvous.command import duration_of, find, options, settings_of
 from rendezvous.help import Command
 from rendezvous.settings import Bind
+from swarm.certificates import PLAIN, plain_hint, speaks_plain_http
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def _request(method: str, url: str, path: str, key: str, **how: Any) -> dict[str
 
 
 def _unreachable(url: str, fault: Exception) -> DoorUnreachable:
+    if speaks_plain_http(fault):
+        return DoorUnreachable(url, PLAIN, hint=plain_hint(url))
     hint = "is the root running? --url says where else it is"
     return DoorUnreachable(url, str(fault) or type(fault).__name__, hint=hint)
 

@@ -1,11 +1,37 @@
-"""By which certificates a door is checked. Nothing here knows a door."""
+"""By which certificates a door is checked, and whether it has any. Nothing here knows a door."""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
-__all__ = ["trust_certificates", "write_ca_bundle"]
+from swarm.content.urls import is_this_machine
+
+__all__ = ["PLAIN", "plain_hint", "speaks_plain_http", "trust_certificates", "write_ca_bundle"]
+
+#: What ``speaks_plain_http`` is called for people.
+PLAIN: Final = "it speaks plain HTTP, not HTTPS"
+#: What OpenSSL says of an answer that isn't TLS; the second from 3.2 on.
+NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+
+
+def speaks_plain_http(fault: BaseException) -> bool:
+    """Whether a connection failed since the other side answered a TLS handshake without TLS."""
+    cause: BaseException | None = fault
+    while cause is not None:  # httpx wraps httpcore wraps ssl
+        if isinstance(cause, ssl.SSLError):
+            return cause.reason in NOT_TLS
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def plain_hint(url: str) -> str:
+    """What to try where a door speaks plain HTTP."""
+    parts = urlsplit(url)
+    safe = parts.hostname is not None and is_this_machine(parts.hostname)
+    return f"try http://{parts.netloc}" + ("" if safe else ", if nobody on the way may listen: the key isn't encrypted")
 
 
 def write_ca_bundle(path: Path, ca_file: Path) -> None:

@@ -29,7 +29,7 @@ import httpx
 import msgspec
 import orjson
 
-from swarm.certificates import trust_certificates
+from swarm.certificates import PLAIN, plain_hint, speaks_plain_http, trust_certificates
 from swarm.content.manifest import Manifest, decode_manifest
 from swarm.content.walk import FileWalk
 from swarm.errors import ContentMismatch, DoorRefused, DoorUnreachable, MalformedInput, PeerError
@@ -423,6 +423,8 @@ class Client:
             pause_s = min(5.0, pause_s * 2)
 
     def _unreachable(self, fault: httpx.TransportError) -> DoorUnreachable:
+        if speaks_plain_http(fault):
+            return DoorUnreachable(self.url, PLAIN, hint=plain_hint(self.url))
         reason = str(fault) or type(fault).__name__
         return DoorUnreachable(self.url, reason, hint="is a root running there, and is the address right?")
 

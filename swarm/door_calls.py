@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import trio
 
+from swarm.certificates import PLAIN, plain_hint, speaks_plain_http
 from swarm.door_session import reason_of, refused_by
 from swarm.errors import DoorUnreachable
 from swarm.wire import MAX_TURN_BYTES, Answer, decode
@@ -95,6 +96,8 @@ def _unreachable(url: str, fault: BaseException) -> DoorUnreachable:
     while cause is not None:  # httpx wraps httpcore wraps ssl
         if isinstance(cause, ssl.SSLCertVerificationError):
             return DoorUnreachable(url, reason_of(cause), hint="name its certificate with --ca-file, if it is yours")
+        if speaks_plain_http(cause):
+            return DoorUnreachable(url, PLAIN, hint=plain_hint(url))
         if isinstance(cause, (ssl.SSLError, trio.TooSlowError)):
             return DoorUnreachable(url, reason_of(cause))
         cause = cause.__cause__ or cause.__context__

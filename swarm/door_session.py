@@ -18,6 +18,7 @@ import trio
 import trio_websocket
 from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnection
 
+from swarm.certificates import PLAIN, speaks_plain_http
 from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput
 from swarm.model import RefusalCode
 from swarm.wire import (
@@ -79,6 +80,8 @@ def reason_of(fault: BaseException) -> str:
         cause = cause.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate isn't trusted: {cause.verify_message}"
+    if speaks_plain_http(cause):
+        return PLAIN
     if isinstance(cause, trio.TooSlowError):
         return "no answer in time"
     if isinstance(cause, BaseExceptionGroup):

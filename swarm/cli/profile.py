@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import attrs
 import orjson
 
-from swarm.content.urls import is_same
+from swarm.content.urls import is_same, is_this_machine, with_scheme
 from swarm.errors import ConfigurationError
 
 __all__ = ["Profile", "check_url", "is_plain", "profile_path", "read_profile", "write_profile"]
@@ -23,7 +23,6 @@ __all__ = ["Profile", "check_url", "is_plain", "profile_path", "read_profile", "
 URL_VARIABLE: Final = "SWARM_URL"
 KEY_VARIABLE: Final = "SWARM_KEY"
 PATH_VARIABLE: Final = "SWARM_PROFILE"
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @attrs.frozen(kw_only=True)
@@ -97,13 +96,11 @@ def check_url(url: str) -> str:
             hint=f"swarm-worker takes it; here it is {parts.scheme}://{parts.netloc}",
         )
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigurationError(
-            f"{url} isn't the address of a door", hint=f"did you mean https://{url.rpartition('://')[2]}?"
-        )
+        raise ConfigurationError(f"{url} isn't the address of a door", hint=f"did you mean {with_scheme(url)}?")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def is_plain(url: str) -> bool:
     """Whether the key would travel unencrypted beyond this machine."""
     parts = urlsplit(url)
-    return parts.scheme == "http" and parts.hostname not in LOOPBACK
+    return parts.scheme == "http" and not is_this_machine(parts.hostname or "")

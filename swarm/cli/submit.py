@@ -159,14 +159,14 @@ def read_urls(sources: Iterable[str]) -> Iterator[str]:
     Raises:
         ConfigurationError: a line isn't a URL; the message says where.
     """
-    from swarm.content.urls import canonical
+    from swarm.content.urls import canonical, with_scheme
 
     for source in sources:
         for place, text in _lines(source):
             try:
                 yield canonical(text)
             except MalformedInput as fault:
-                guess = f"did you mean https://{text}?" if SCHEME not in text else None
+                guess = f"did you mean {with_scheme(text)}?" if SCHEME not in text else None
                 raise ConfigurationError(f"{place}: {text!r} can't be fetched: {fault}", hint=guess) from fault
 
 
@@ -177,7 +177,11 @@ def _lines(source: str) -> Iterator[tuple[str, str]]:
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text()
     except FileNotFoundError as fault:
-        hint = f"a URL needs its scheme: https://{source}" if "." in source else "give a file, a URL or - for stdin"
+        from swarm.content.urls import with_scheme
+
+        hint = (
+            f"a URL needs its scheme: {with_scheme(source)}" if "." in source else "give a file, a URL or - for stdin"
+        )
         raise ConfigurationError(f"there is no file {source}", hint=hint) from fault
     except UnicodeDecodeError as fault:
         raise ConfigurationError(f"{source} isn't text: {fault}") from fault

@@ -15,7 +15,7 @@ import idna
 
 from swarm.errors import MalformedInput
 
-__all__ = ["MAX_URL_CHARACTERS", "canonical", "host_of", "is_same"]
+__all__ = ["MAX_URL_CHARACTERS", "canonical", "host_of", "is_same", "is_this_machine", "with_scheme"]
 
 #: What ``swarm.wire.Url`` takes.
 MAX_URL_CHARACTERS: Final = 4096
@@ -35,6 +35,22 @@ MAX_HOST_CHARACTERS: Final = 253
 UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 TO_ESCAPE_IN_PATH: Final = re.compile(r"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
 TO_ESCAPE_IN_QUERY: Final = re.compile(r"%[0-9A-Fa-f]{2}|[^A-Za-z0-9\-._~!$&()*+,;=:@/?]")
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is this machine's loopback."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def with_scheme(text: str) -> str:
+    """What somebody meant who left the scheme out: https, but on this machine http."""
+    rest = text.rpartition("://")[2]
+    host = rest.partition("/")[0]
+    bare = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return f"{'http' if is_this_machine(bare) else 'https'}://{rest}"
 
 
 def canonical(url: str) -> str:

@@ -26,7 +26,7 @@ import msgspec
 import trio
 
 import swarm
-from swarm.certificates import trust_certificates
+from swarm.certificates import PLAIN, speaks_plain_http, trust_certificates
 from swarm.client import Client
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, encode_manifest
@@ -180,7 +180,8 @@ class _Consumer:
         try:
             response = self._http.post(self._url + path, content=body, headers=self._headers)
         except httpx.HTTPError as fault:
-            raise DoorUnreachable(self._url, str(fault) or type(fault).__name__) from fault
+            reason = PLAIN if speaks_plain_http(fault) else str(fault) or type(fault).__name__
+            raise DoorUnreachable(self._url, reason) from fault
         if response.is_success:
             return bytes(decode(response.content, _Envelope).data)
         refused = refused_by(response.status_code, response.content)

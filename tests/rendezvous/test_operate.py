@@ -34,6 +34,12 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
         assert pinned.err == ""
         mistyped = await run(tmp_path, "approve-version", "wrker", "0.1.0", "--why", "x", "--data", data)
         assert mistyped.err == "warning: no live worker runs wrker: what can be pinned now is worker\n"
+        https = running.ready["door"].replace("http://", "https://")
+        plain = await run(tmp_path, "acts", "--url", https, "--key-file", running.ready["operator_key_file"])
+        assert (plain.code, plain.err.splitlines()) == (
+            3,
+            [f"error: {https}: it speaks plain HTTP, not HTTPS", f"       try {running.ready['door']}"],
+        )
         nobody = await run(tmp_path, "quarantine", "0x0", "example.com", "--why", "x", "--data", data)
         assert (nobody.code, nobody.err.partition(":")[0]) == (1, "error")
 

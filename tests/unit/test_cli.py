@@ -16,6 +16,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from swarm.certificates import plain_hint
 from swarm.cli.base import run
 from swarm.cli.profile import Profile
 from swarm.cli.swarm import COMMANDS, cli
@@ -204,6 +205,43 @@ def test_a_join_link_is_told_from_a_door(swarm: Swarm, tmp_path: Path) -> None:
 
     assert said.code == 2
     assert "swarm-worker" in said.err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("127.0.0.1:8765", "http://127.0.0.1:8765"),
+        ("localhost:8765", "http://localhost:8765"),
+        ("ftp://[::1]:8765", "http://[::1]:8765"),
+        ("root.example", "https://root.example"),
+        ("10.0.0.1:8765/door", "https://10.0.0.1:8765/door"),
+    ],
+)
+def test_a_door_without_a_scheme_is_guessed(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch, given: str, meant: str
+) -> None:
+    monkeypatch.setenv("SWARM_URL", given)
+
+    said = swarm("ls")
+
+    assert said.code == 2
+    assert said.err.splitlines()[1].strip() == f"did you mean {meant}?"
+
+
+def test_a_door_that_speaks_plain_http_is_told_from_one_that_is_away(
+    swarm: Swarm, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    https = url.replace("http://", "https://")
+    monkeypatch.setenv("SWARM_URL", https)
+
+    said = swarm("ls")
+
+    assert said.code == 3
+    assert said.err == f"error: {https}: it speaks plain HTTP, not HTTPS\n       try {url}\n"
+
+
+def test_beyond_this_machine_plain_http_is_no_advice_without_a_warning() -> None:
+    assert "isn't encrypted" in plain_hint("https://root.example:8765/x")
 
 
 def test_the_key_is_in_no_repr() -> None:

@@ -25,6 +25,7 @@ from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, Untrusted
 from swarm.identity import Identity, open_identity
 from swarm.signing import JoinLink
 from swarm.wire import CancelPush, Frame, Hello, Nudge, PausePush, Turn, TurnAnswer, TurnRefused, decode
+from tests.fake_door import FakeDoor
 from tests.patience import PATIENCE_S
 from tests.unit.door_server import DoorServer, frame, open_door_server
 
@@ -607,6 +608,15 @@ async def test_a_certificate_that_is_not_trusted_is_said_so_at_once(alice: Ident
             async with door_to(server, alice, tmp_path):
                 pass
     assert "--ca-file" in (caught.value.hint or "")
+
+
+async def test_a_door_without_tls_is_said_so_at_once(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    with FakeDoor().served() as url:
+        link = JoinLink(url=url.replace("http://", "https://"))
+        with pytest.raises(DoorUnreachable, match="it speaks plain HTTP, not HTTPS") as caught:
+            async with door_to(server, alice, tmp_path, link=link):
+                pass
+    assert caught.value.hint == f"try {url}"
 
 
 async def test_a_certificate_that_is_not_trusted_any_more_does_not_hang_the_session(
