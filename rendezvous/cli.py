@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -26,6 +27,7 @@ from rendezvous.help import OPTION_SECTIONS, Command, Sections
 from rendezvous.ledger_commands import migrate
 from rendezvous.money_commands import deposit, wallet, withdraw
 from rendezvous.settings import RootSettings
+from swarm.content.urls import is_this_machine
 from swarm.errors import ConfigurationError, DirectoryLocked, SwarmError, UnreachableError
 from swarm.settings import nearest
 
@@ -198,6 +200,8 @@ async def _run(settings: RootSettings) -> None:
         profile = _write_profile(where, os.environ)
         click.echo(f"the door is at {where.door}; the operator's key is in {where.operator_key_file}")
         click.echo(f"workers join with: swarm-worker '{where.join_link}'")
+        if settings.link_leads_nowhere:
+            _warn_of_link("give --public-url, the door's address as workers elsewhere reach it")
         if profile is not None:
             click.echo(f"swarm submit on this machine uses it: {profile} was written")
         sys.stdout.flush()
@@ -208,6 +212,10 @@ async def _run(settings: RootSettings) -> None:
         gc.freeze()
 
     await serve(settings, ready=ready, stop=stop)
+
+
+def _warn_of_link(todo: str) -> None:
+    click.echo(f"warning: this link works on this machine alone: {todo}", err=True)
 
 
 def _leave_again(earliest: float) -> Callable[[int, Any], None]:
@@ -272,6 +280,8 @@ def invite(uses: int, expires_in: str, url: str | None, **given: Any) -> None:
     apply(settings, op)
     link = JoinLink(url=door.rstrip("/"), invite=secret, key_id=peer_id_from_seed(directory.seed))
     click.echo(format_join_link(link))
+    if url is None and is_this_machine(urlsplit(door).hostname or ""):
+        _warn_of_link("give --url, or run the root with --public-url")
 
 
 @cli.group()
@@ -304,14 +314,16 @@ def add_key(role: str, name: str, allowance: str | None, **given: Any) -> None:
     settings = settings_of(given)
     find(settings)
     key = new_key(Role(role))
-    ops: list[Op] = [PutKey(digest=digest_of(key), role=Role(role), owner=name)]
+    ops: list[Op] = []
     if allowance is not None:
         if role != Role.REQUESTER:
             raise ConfigurationError("an operator needs no allowance", hint="leave --allowance out")
         ops.append(SetAllowance(owner=name, amount_wei=parse_wei(allowance)))
-    apply(settings, *ops)
+    replaced = apply(settings, *ops, PutKey(digest=digest_of(key), role=Role(role), owner=name))
     click.echo(key)
     click.echo(f"this is the key of {role} {name}; it isn't shown again", err=True)
+    if replaced:
+        click.echo(f"the earlier key of {role} {name} stops working", err=True)
 
 
 # -0.01eth is an amount, and no options -0 … -h

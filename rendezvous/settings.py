@@ -15,6 +15,7 @@ from rendezvous.policy.alarms import AlarmRules
 from rendezvous.policy.budget import NEWCOMER_BUDGET
 from rendezvous.policy.hours import Hours, parse_hours
 from rendezvous.policy.order import TIER_SHARES
+from swarm.content.urls import is_this_machine
 from swarm.errors import ConfigurationError
 from swarm.settings import bytes_size, choice, count, directory, duration_s, number, setting, switch, text
 
@@ -27,7 +28,6 @@ DEFAULT_DATA: Final = Path("~/.local/share/task-swarm/root").expanduser()
 #: As ``swarm.wire.TierText``.
 _TIER: Final = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 _ALARMS: Final = AlarmRules()
-LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 Admission = Literal["invite", "allowlist", "open"]
 Finality = int | Literal["finalized"]
@@ -45,10 +45,7 @@ class Bind:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host in LOOPBACK_NAMES
+        return is_this_machine(self.host)
 
     @property
     def is_wildcard(self) -> bool:
@@ -331,6 +328,11 @@ class RootSettings:
     def url(self) -> str:
         """The URL that join links name."""
         return self.public_url or self.bind.url(tls=self.tls_cert is not None)
+
+    @property
+    def link_leads_nowhere(self) -> bool:
+        """Whether join links name this machine's loopback, though the door listens to other machines."""
+        return not self.bind.is_loopback and is_this_machine(urlsplit(self.url).hostname or "")
 
     def with_contract(self, deployed: ContractFile | None) -> RootSettings:
         """The settings with the contract that was deployed from the data directory, unless another was given."""

@@ -571,7 +571,10 @@ class ActView(_Value, frozen=True, kw_only=True):
 
 
 class PutKey(_Value, frozen=True, kw_only=True):
-    """Store an API key by its hash; one name of one role has one key: a new one replaces it. Answer: None."""
+    """Store an API key by its hash; one name of one role has one key: a new one replaces it.
+
+    Answer: bool, whether it replaced one.
+    """
 
     digest: bytes
     role: Role

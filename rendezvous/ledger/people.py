@@ -24,19 +24,24 @@ from swarm.model import Actor, Address, Refusal, RefusalCode, Role, Status
 __all__ = ["admit", "enrol", "keep_acceptance", "put_invite", "put_key", "remove_worker", "revoke", "see_workers"]
 
 
-def put_key(unit: Unit, op: PutKey) -> None:
-    """Store a key; the name's earlier one is revoked, and who was revoked is taken back by it."""
+def put_key(unit: Unit, op: PutKey) -> bool:
+    """Store a key; the name's earlier one is revoked, and who was revoked is taken back by it.
+
+    Returns:
+        Whether there was an earlier one that was good.
+    """
     unit.connection.run(unit.statements.lift_revocation, op.owner)
     unit.memory.revoked = None
-    _replace_key(unit, op.digest, op.role, op.owner, instance=op.instance, payout=op.payout)
+    return _replace_key(unit, op.digest, op.role, op.owner, instance=op.instance, payout=op.payout)
 
 
 def _replace_key(
     unit: Unit, digest: bytes, role: Role, owner: str, *, instance: str | None, payout: Address | None
-) -> None:
+) -> bool:
     statements = unit.statements
-    unit.connection.run(statements.revoke_name, unit.now, owner, role.value, instance)
+    replaced = unit.connection.run(statements.revoke_name, unit.now, owner, role.value, instance)
     unit.connection.run(statements.insert_key, digest, role.value, owner, instance, payout, unit.now, None)
+    return bool(replaced)
 
 
 def put_invite(unit: Unit, op: PutInvite) -> None:

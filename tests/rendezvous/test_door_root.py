@@ -258,6 +258,20 @@ async def test_a_door_open_to_others_without_tls_warns_and_admits_by_invite(tmp_
     assert RootSettings(bind=Bind(host="::1", port=8765)).effective_admission == "open"
 
 
+@pytest.mark.parametrize(
+    ("host", "public_url", "nowhere"),
+    [
+        ("0.0.0.0", None, True),  # noqa: S104 -- nothing is bound
+        ("::", "http://localhost:8765", True),
+        ("0.0.0.0", "https://root.example", False),  # noqa: S104
+        ("192.0.2.1", None, False),
+        ("127.0.0.1", None, False),
+    ],
+)
+def test_a_link_that_names_this_machine_to_others_is_known(host: str, public_url: str | None, nowhere: bool) -> None:
+    assert RootSettings(bind=Bind(host=host, port=8765), public_url=public_url).link_leads_nowhere is nowhere
+
+
 async def test_a_profile_that_is_there_is_never_changed(tmp_path: Path) -> None:
     profile = tmp_path / "config" / "swarm" / "profile.json"
     profile.parent.mkdir(parents=True)
@@ -276,9 +290,18 @@ async def test_invites_and_keys_are_given_and_revoked_while_the_root_runs(tmp_pa
         link = parse_join_link(given.out.strip())
         assert link.url == running.ready["door"]
         assert link.invite is not None
+        assert given.err == (
+            "warning: this link works on this machine alone: give --url, or run the root with --public-url\n"
+        )
+        elsewhere = await run(tmp_path, "invite", "--url", "https://root.example", "--data", data)
+        assert (elsewhere.out.startswith("https://root.example/join#"), elsewhere.err) == (True, "")
         assert parse_join_link(running.ready["join_link"]).invite not in {None, link.invite}
 
-        key = (await run(tmp_path, "keys", "add", "requester", "carol", "--data", data)).out.strip()
+        first = await run(tmp_path, "keys", "add", "requester", "carol", "--data", data)
+        assert first.err == "this is the key of requester carol; it isn't shown again\n"
+        second = await run(tmp_path, "keys", "add", "requester", "carol", "--allowance", "1eth", "--data", data)
+        assert second.err.splitlines()[1:] == ["the earlier key of requester carol stops working"]
+        key = second.out.strip()
         tasks = f"{running.ready['door']}/v1/tasks"
         async with http.get(tasks, headers={"Authorization": f"Bearer {key}"}) as answer:
             assert answer.status == 200

@@ -163,9 +163,9 @@ def enrolment(**changes: object) -> Enrol:
 
 
 def test_a_key_is_found_by_its_hash_and_a_new_one_replaces_it(world: World) -> None:
-    world.do(PutKey(digest=b"old", role=Role.REQUESTER, owner="carol"))
-    world.do(PutKey(digest=b"new", role=Role.REQUESTER, owner="carol"))
-    world.do(PutKey(digest=b"other role", role=Role.OPERATOR, owner="carol"))
+    assert world.do(PutKey(digest=b"old", role=Role.REQUESTER, owner="carol")) is False
+    assert world.do(PutKey(digest=b"new", role=Role.REQUESTER, owner="carol")) is True
+    assert world.do(PutKey(digest=b"other role", role=Role.OPERATOR, owner="carol")) is False
     rows = {digest: world.reader.key(digest) for digest in (b"old", b"new", b"other role")}
     assert {digest: row.revoked for digest, row in rows.items() if row} == {
         b"old": True,
