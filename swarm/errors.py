@@ -52,13 +52,18 @@ __all__ = [
 
 
 class SwarmError(Exception):
-    """The base of all faults; ``hint`` says what to do, where there is something to do."""
+    """The base of all faults; ``hint`` says what to do, where there is something to do.
+
+    A traceback shows the hint as a note: in a program of others nobody else prints it.
+    """
 
     hint: str | None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        if hint is not None:
+            self.add_note(hint)
 
 
 class ClosedError(SwarmError):

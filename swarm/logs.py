@@ -2,7 +2,7 @@
 
 Event names are past tense (``task_completed``), facts are keys. Libraries' own lines come to the same stream by
 ``logging``, from the level that ``LIBRARY_LEVELS`` gives them. Nothing is set up at import: an entry point calls
-``configure`` once.
+``configure`` once; what runs in a program of others calls ``configure_unless_done``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final, TextIO
 import orjson
 import structlog
 
-__all__ = ["configure", "is_secret_name", "quieten_libraries", "working_on"]
+__all__ = ["configure", "configure_unless_done", "is_secret_name", "quieten_libraries", "working_on"]
 
 #: facts/skeleton.md §7: what these say below this level is noise. libp2p warns at each served DHT request and each
 #: dead peer; its host and its dialers log each peer that hung up as an error; httpx tells each request.
@@ -130,13 +130,16 @@ def is_secret_name(name: str) -> bool:
     return words in _SECRET_NAMES or not _SECRET_WORDS.isdisjoint(words.split("_"))
 
 
-def configure(*, level: str = "info", json: bool | None = None, stream: TextIO | None = None) -> None:
+def configure(
+    *, level: str = "info", json: bool | None = None, stream: TextIO | None = None, libraries: bool = True
+) -> None:
     """Set up logging for this process. May be called again.
 
     Args:
         level: the lowest level that is shown: debug, info, warning or error.
         json: one JSON object a line; None: unless ``stream`` is a terminal.
         stream: where lines go; standard error unless told.
+        libraries: take in what comes by ``logging`` as well.
     """
     stream = sys.stderr if stream is None else stream
     as_json = not stream.isatty() if json is None else json
@@ -159,6 +162,28 @@ def configure(*, level: str = "info", json: bool | None = None, stream: TextIO |
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         cache_logger_on_first_use=True,
     )
+    if libraries:
+        _take_libraries(stream, level, shared, renderer)
+    quieten_libraries()
+
+
+def configure_unless_done(level: str) -> None:
+    """Set up logging in a program that isn't ours, as far as it hasn't done so by itself.
+
+    Left alone, structlog writes every line to standard output, from debug on. What the program logs by ``logging`` is
+    its own: where it has a handler, libraries' lines go there and nowhere else.
+    """
+    if not structlog.is_configured():
+        configure(level=level, libraries=not logging.getLogger().handlers)
+
+
+def _take_libraries(
+    stream: TextIO,
+    level: str,
+    shared: list[structlog.typing.Processor],
+    renderer: list[structlog.typing.Processor],
+) -> None:
+    """Have what comes by ``logging`` written as our own lines are."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -173,7 +198,6 @@ def configure(*, level: str = "info", json: bool | None = None, stream: TextIO |
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    quieten_libraries()
 
 
 def quieten_libraries() -> None:

@@ -26,6 +26,7 @@ import trio
 from swarm.content.manifest import UrlOutcome
 from swarm.errors import ConfigurationError
 from swarm.executors.base import Execution, Executor, Tools
+from swarm.logs import configure_unless_done
 from swarm.wire import TaskBody
 from swarm.worker.settings import WorkerSettings
 from swarm.worker.start import start
@@ -94,9 +95,12 @@ class Worker:
     def run(self, *, say: Callable[[str], None] = print) -> None:
         """Work until SIGINT or SIGTERM; call it in the main thread.
 
+        It logs to standard error from the settings' level on, unless the program has configured structlog before.
+
         Raises:
-            SwarmError: what ended it otherwise.
+            SwarmError: what ended it otherwise; its ``hint`` says what to do.
         """
+        configure_unless_done(self._settings.log_level)
         start(self._settings, self._link, say=say, executors=self._executors)
 
 

@@ -34,3 +34,6 @@ def test_the_embedded_worker_of_the_docs_counts_the_words_of_a_site(scene: Scene
 
     until(told, "the worker's heartbeat to tell what it did")
     assert example.stop() == 0
+    assert {entry["level"] for entry in example.events()} <= {"info", "warning"}
+    assert example.events("session_opened"), "it logs as swarm-worker does, to standard error"
+    assert example.out.read_text().splitlines()[0].startswith("Joined ")

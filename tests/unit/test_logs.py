@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,45 @@ def test_secrets_are_hidden_and_public_names_are_not(stream: io.StringIO) -> Non
 @pytest.mark.parametrize("name", ["api_key", "Authorization", "set-cookie", "peer_seed", "api_token", "eth_key"])
 def test_names_of_secrets_are_known(name: str) -> None:
     assert is_secret_name(name)
+
+
+PROGRAM = """
+import logging, sys
+import structlog
+from swarm.worker import Worker
+{first}
+try:
+    Worker("root.example").run()
+finally:
+    structlog.get_logger().debug("dial_failed")
+    structlog.get_logger().info("session_opened")
+    logging.getLogger("a.library").warning("a library's")
+"""
+
+
+def run_program(first: str = "") -> subprocess.CompletedProcess[str]:
+    """A program of others with a worker in it whose link is wrong."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(first=first)], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_worker_in_a_program_of_others_logs_as_one_of_ours_and_its_fault_says_what_to_do() -> None:
+    ended = run_program()
+    assert ended.stdout == ""
+    assert "dial_failed" not in ended.stderr
+    logged = [json.loads(line)["event"] for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert logged == ["session_opened", "library_logged"]
+    assert ended.stderr.endswith("a link looks like https://root.example/join#INVITE.KEYID\n")
+
+
+def test_a_program_that_has_set_up_its_own_logging_keeps_it() -> None:
+    handled = run_program("logging.basicConfig(format='theirs: %(message)s', stream=sys.stdout)")
+    assert handled.stdout == "theirs: a library's\n"
+    assert '"session_opened"' in handled.stderr
+    assert "a library's" not in handled.stderr
+    structured = run_program("structlog.configure(processors=[structlog.processors.KeyValueRenderer()])")
+    assert "event='dial_failed'" in structured.stdout
 
 
 def test_a_level_below_is_not_shown(stream: io.StringIO) -> None:
