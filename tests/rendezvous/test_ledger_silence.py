@@ -142,15 +142,17 @@ async def test_a_database_that_doesnt_answer_is_said_and_calls_are_refused_until
     async with opened(postgres_database) as ledger:
         with capture_logs() as logs:
             holding = asyncio.create_task(asyncio.to_thread(hold))
-            waiting = asyncio.create_task(ledger.call(submission(new_task())))
-            await until(logged(logs, "ledger_unavailable"))
-            (said,) = [line for line in logs if line["event"] == "ledger_unavailable"]
-            assert said["reason"] == "no answer for 0.5 s"
-            with pytest.raises(LedgerUnavailable, match="no answer for"):
-                await ledger.call(Probe())
-            with pytest.raises(LedgerUnavailable, match="no answer for"):
-                await ledger.read(lambda reader: reader.counts())
-            released.set()
+            try:
+                waiting = asyncio.create_task(ledger.call(submission(new_task())))
+                await until(logged(logs, "ledger_unavailable"))
+                (said,) = [line for line in logs if line["event"] == "ledger_unavailable"]
+                assert said["reason"].startswith("no answer for ")  # of the tick, or of a call before it
+                with pytest.raises(LedgerUnavailable, match="no answer for"):
+                    await ledger.call(Probe())
+                with pytest.raises(LedgerUnavailable, match="no answer for"):
+                    await ledger.read(lambda reader: reader.counts())
+            finally:
+                released.set()
             await waiting
             await until(logged(logs, "ledger_available"))
             await holding
