@@ -105,7 +105,9 @@ async def test_a_long_reason_in_any_language_ends_the_session_with_the_same_code
 async def test_a_revoked_worker_enrols_again_only_after_it_was_admitted(tmp_path: Path) -> None:
     async with door(tmp_path) as stage:
         alice = await stage.worker("alice")
+        assert (await alice.get("/v1/robots")).code == "bad_request"  # what a worker asks whether its key is taken
         await stage.operator.post("/v1/admin/revoke", {"owner": alice.address, "why": WHY})
+        assert (await alice.get("/v1/robots")).code == "key_revoked"
         request, _, _ = stage.enrolment("alice", await stage.challenge())
         refused = await stage.anyone.post("/v1/enrolments", request)
         assert (refused.status, refused.code) == (401, "key_revoked")

@@ -23,7 +23,8 @@ from swarm.certificates import trust_certificates
 from swarm.door_client import DoorClient, open_door
 from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
 from swarm.identity import Identity, open_identity
-from swarm.signing import JoinLink
+from swarm.queue.door import open_door_queue
+from swarm.signing import JoinLink, format_join_link
 from swarm.wire import CancelPush, Frame, Hello, Nudge, PausePush, Turn, TurnAnswer, TurnRefused, decode
 from tests.fake_door import FakeDoor
 from tests.patience import PATIENCE_S
@@ -423,6 +424,24 @@ async def test_an_enrolment_that_has_to_wait_does_not_end_a_worker_that_was_admi
     server.says = Once({"/v1/enrolments": (429, busy)})
     async with door_to(server, alice, tmp_path) as door:
         assert await door.turn(turn()) == TurnAnswer(n=1)
+
+
+@pytest.mark.parametrize("lost", ["revoke", "forget"])
+async def test_the_worker_of_a_queue_enrols_again_when_it_is_opened(
+    server: DoorServer, tmp_path: Path, lost: str
+) -> None:
+    def open_and_close() -> None:
+        link = format_join_link(server.link())
+        open_door_queue(link, key=None, worker=tmp_path / "keys", kinds=["noop"]).close()
+
+    await trio.to_thread.run_sync(open_and_close)
+    if lost == "revoke":
+        server.revoke()
+    else:
+        server.keys.clear()
+    for _ in range(2):
+        await trio.to_thread.run_sync(open_and_close)
+    assert len(server.enrolments) == 2
 
 
 async def test_a_root_that_forgot_our_key_gets_a_new_enrolment(
