@@ -203,7 +203,7 @@ def test_another_process_may_write_beside_the_root(world: World) -> None:
         ],
         now=world.now,
     ).answers
-    assert put is None
+    assert put is False
     fence = turn.granted[0].fence
     assert world.claim(ALICE) == []
     assert world.cancel(task) == [Status.CANCELLED]
