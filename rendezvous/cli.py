@@ -305,7 +305,8 @@ def keys() -> None:
 def add_key(role: str, name: str, allowance: str | None, **given: Any) -> None:
     """Print a new key; one that NAME had in this role stops working. An allowance belongs to NAME and stays."""
     from rendezvous.door.auth import digest_of, new_key
-    from rendezvous.ledger.ops import Op, PutKey, SetAllowance
+    from rendezvous.ledger.act_ops import PutKey, SetAllowance
+    from rendezvous.ledger.ops import Op
     from swarm.amounts import parse_wei
     from swarm.model import Role
 
@@ -344,7 +345,7 @@ def change_allowance(name: str, amount: str | None, **given: Any) -> None:
 
     What is spent or promised already stays so; a lower allowance only refuses what would come on top.
     """
-    from rendezvous.ledger.ops import SetAllowance
+    from rendezvous.ledger.act_ops import SetAllowance
     from swarm.amounts import parse_wei, show_wei
 
     settings = settings_of(given)
@@ -388,7 +389,7 @@ def revoke_keys(name: str, why: str, **given: Any) -> None:
 
     A running root notices within seconds; swarm-root revoke asks it and works at once.
     """
-    from rendezvous.ledger.ops import Revoke
+    from rendezvous.ledger.act_ops import Revoke
     from rendezvous.wiring import OPERATOR
 
     settings = settings_of(given)

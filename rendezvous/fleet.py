@@ -16,10 +16,12 @@ import attrs
 import msgspec
 
 from rendezvous.ledger.memory import LIVE_S
-from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import SeenWorker
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.policy.egress import prefix_of
 from swarm.model import Address, TaskId
-from swarm.wire import GrantPush, Hello, Requires, Stats, encode
+from swarm.turn_wire import GrantPush, Stats
+from swarm.wire import Hello, Requires, encode
 
 __all__ = ["KEPT_S", "Fleet", "Pushes", "Worker", "WorkerState", "facts_of"]
 

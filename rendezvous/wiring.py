@@ -35,9 +35,11 @@ from rendezvous.door.stream import EventStream
 from rendezvous.door.turns import Turns
 from rendezvous.door.vouchers import Vouchers
 from rendezvous.fleet import KEPT_S, Fleet
+from rendezvous.ledger.act_ops import PutInvite, PutKey
 from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.neighbours import Office
-from rendezvous.ledger.ops import LedgerEvent, PutInvite, PutKey, SeenWorker, SeeWorkers, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import LedgerEvent, SeenWorker, SeeWorkers
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.policy.alarms import AlarmRules
 from rendezvous.policy.eligibility import Demand, check_demand
 from rendezvous.robots import RobotsCache

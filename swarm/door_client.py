@@ -30,19 +30,8 @@ from swarm.identity import Identity
 from swarm.membership import Membership, keep_membership, keep_settings, read_membership, read_settings
 from swarm.model import TURNS_AWAY, Address, RefusalCode
 from swarm.signing import JoinLink, enrolment_digest, sign_enrolment, verify_settings
-from swarm.wire import (
-    Enrolled,
-    Enrolment,
-    ErrorBody,
-    Hello,
-    Nudge,
-    RobotsAnswer,
-    Settings,
-    Turn,
-    TurnAnswer,
-    TurnRefused,
-    encode,
-)
+from swarm.turn_wire import Nudge, Turn, TurnAnswer, TurnRefused
+from swarm.wire import Enrolled, Enrolment, ErrorBody, Hello, RobotsAnswer, Settings, encode
 
 __all__ = ["DoorClient", "open_door"]
 

@@ -21,21 +21,8 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnec
 from swarm.certificates import PLAIN, speaks_plain_http
 from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput
 from swarm.model import RefusalCode
-from swarm.wire import (
-    MAX_TURN_BYTES,
-    Answer,
-    CancelPush,
-    ErrorBody,
-    Frame,
-    GrantPush,
-    Nudge,
-    PausePush,
-    Turn,
-    TurnAnswer,
-    TurnRefused,
-    decode,
-    encode,
-)
+from swarm.turn_wire import CancelPush, Frame, GrantPush, Nudge, PausePush, Turn, TurnAnswer, TurnRefused
+from swarm.wire import MAX_TURN_BYTES, Answer, ErrorBody, decode, encode
 
 __all__ = ["Push", "Session", "reason_of", "refused_by", "run_session"]
 

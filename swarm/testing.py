@@ -18,10 +18,9 @@ from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, decode_manifest
 from swarm.errors import DoorUnreachable, IpfsUnreachable
 from swarm.model import Cid, RefusalCode, Status, is_retryable
-from swarm.wire import (
+from swarm.turn_wire import (
     CancelPush,
     Done,
-    ErrorBody,
     Failed,
     Grant,
     GrantPush,
@@ -30,13 +29,11 @@ from swarm.wire import (
     PausePush,
     Released,
     Renewed,
-    Settings,
-    SwarmSettings,
-    TaskBody,
     Turn,
     TurnAnswer,
     TurnRefused,
 )
+from swarm.wire import ErrorBody, Settings, SwarmSettings, TaskBody
 
 __all__ = ["MemoryDoor", "MemoryIpfs", "MemoryTask"]
 

@@ -17,8 +17,8 @@ from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
 from rendezvous.door.session import CLOSE_REVOKED
 from rendezvous.door.workers import find_worker, id_of, unknown_worker
-from rendezvous.ledger.ops import ActView as Act
-from rendezvous.ledger.ops import (
+from rendezvous.ledger.act_ops import ActView as Act
+from rendezvous.ledger.act_ops import (
     Admit,
     ApproveVersion,
     FailByHand,
@@ -27,14 +27,15 @@ from rendezvous.ledger.ops import (
     Quarantine,
     Resume,
     Revoke,
-    WorkerRef,
 )
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.pauses import Pause as Paused
 from rendezvous.policy.pauses import Scope, check_paused, pauses_of
 from rendezvous.policy.records import QUARANTINE_S
 from swarm.content.urls import host_of
 from swarm.model import Refusal, RefusalCode
-from swarm.wire import MAX_INT, Answer, KindText, Outcome, Page, Request, Sentence, TaskIdText
+from swarm.turn_wire import Outcome
+from swarm.wire import MAX_INT, Answer, KindText, Page, Request, Sentence, TaskIdText
 
 __all__ = [
     "ActView",

@@ -21,7 +21,7 @@ from rendezvous.ledger.ledger import Ledger
 from rendezvous.ledger.ops import Assign, Assignable, Assigned
 from swarm.errors import SwarmError
 from swarm.model import Status
-from swarm.wire import GrantPush
+from swarm.turn_wire import GrantPush
 
 __all__ = ["Assigner"]
 

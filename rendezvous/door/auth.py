@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from rendezvous.door.call import Caller
-from rendezvous.ledger.ops import WorkerRef
+from rendezvous.ledger.values import WorkerRef
 from swarm.model import Refusal, RefusalCode, Role
 
 if TYPE_CHECKING:

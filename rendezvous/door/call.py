@@ -13,7 +13,7 @@ import attrs
 import msgspec
 from aiohttp import web
 
-from rendezvous.ledger.ops import WorkerRef
+from rendezvous.ledger.values import WorkerRef
 from swarm.model import Address, Refusal, Role
 from swarm.wire import Answer
 

@@ -16,22 +16,11 @@ from rendezvous.door.limits import client_address
 from rendezvous.door.resources import Door
 from rendezvous.door.turns import grant_of
 from rendezvous.door.verify import verify_all
-from rendezvous.ledger.ops import FailedItem, LeaseRef, TakeTurn, TurnResult, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import FailedItem, LeaseRef, TakeTurn, TurnResult
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from swarm.model import Refusal, RefusalCode
-from swarm.wire import (
-    MAX_INLINE_MANIFEST_BYTES,
-    CidText,
-    CompletionProof,
-    Done,
-    Fence,
-    Grant,
-    Hello,
-    Outcome,
-    ReasonText,
-    Request,
-    Seconds,
-    Sentence,
-)
+from swarm.turn_wire import CompletionProof, Done, Grant, Outcome
+from swarm.wire import MAX_INLINE_MANIFEST_BYTES, CidText, Fence, Hello, ReasonText, Request, Seconds, Sentence
 
 __all__ = ["Claim", "Complete", "Fail", "Release", "claim", "complete", "fail", "release"]
 

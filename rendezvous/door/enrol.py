@@ -14,7 +14,8 @@ import swarm
 from rendezvous.door.auth import digest_of, new_key
 from rendezvous.door.call import Call, Shown
 from rendezvous.door.resources import Door
-from rendezvous.ledger.ops import Enrol, WorkerRef
+from rendezvous.ledger.act_ops import Enrol
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.versions import check_release
 from swarm.model import Refusal, RefusalCode, Role
 from swarm.signing import enrolment_fault

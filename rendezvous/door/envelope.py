@@ -24,7 +24,8 @@ from swarm.errors import (
     SwarmError,
 )
 from swarm.model import Refusal, RefusalCode
-from swarm.wire import Answer, ErrorBody, Outcome, encode
+from swarm.turn_wire import Outcome
+from swarm.wire import Answer, ErrorBody, encode
 
 __all__ = ["STATUS_OF", "data", "error_body", "outcome_of", "refusal_of", "refused"]
 

@@ -12,7 +12,8 @@ from typing import Final
 from rendezvous.door.metrics import Metrics
 from rendezvous.door.stream import EventStream
 from rendezvous.fleet import Fleet
-from rendezvous.ledger.ops import LedgerEvent, WorkerRef
+from rendezvous.ledger.ops import LedgerEvent
+from rendezvous.ledger.values import WorkerRef
 from swarm.model import Move, Status, TaskId
 from swarm.wire import Requires, encode
 

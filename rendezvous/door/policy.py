@@ -15,7 +15,7 @@ from rendezvous.door.admin import HostText, Why, host_named
 from rendezvous.door.call import Call
 from rendezvous.door.resources import Door
 from rendezvous.door.workers import id_of
-from rendezvous.ledger.ops import KeepApart, ProfileView, QuarantineView, VersionRate
+from rendezvous.ledger.act_ops import KeepApart, ProfileView, QuarantineView, VersionRate
 from swarm.errors import MalformedInput
 from swarm.wire import Answer, Request, check_storable, decode, encode
 

@@ -32,6 +32,7 @@ from rendezvous.door.call import Call, Query, Route
 from rendezvous.door.openapi import docs_page, openapi
 from rendezvous.door.resources import Door
 from swarm.model import Role, Status
+from swarm.turn_wire import Grant, Outcome, Turn, TurnAnswer
 from swarm.wire import (
     MAX_SUBMISSION_BYTES,
     MAX_TURN_BYTES,
@@ -39,9 +40,7 @@ from swarm.wire import (
     Enrolled,
     Enrolment,
     EventView,
-    Grant,
     JobView,
-    Outcome,
     Page,
     Receipt,
     ResultView,
@@ -50,8 +49,6 @@ from swarm.wire import (
     Submission,
     Submitted,
     TaskView,
-    Turn,
-    TurnAnswer,
 )
 
 __all__ = ["ROUTES"]

@@ -21,19 +21,8 @@ from rendezvous.door.storable import storable_fault
 from rendezvous.fleet import Worker
 from swarm.errors import MalformedInput, SwarmError
 from swarm.model import Refusal, RefusalCode, TaskId
-from swarm.wire import (
-    MAX_TURN_BYTES,
-    CancelPush,
-    Frame,
-    GrantPush,
-    Nudge,
-    PausePush,
-    Turn,
-    TurnAnswer,
-    TurnRefused,
-    decode,
-    encode,
-)
+from swarm.turn_wire import CancelPush, Frame, GrantPush, Nudge, PausePush, Turn, TurnAnswer, TurnRefused
+from swarm.wire import MAX_TURN_BYTES, decode, encode
 
 __all__ = ["CLOSE_REPLACED", "CLOSE_REVOKED", "Sessions", "session"]
 

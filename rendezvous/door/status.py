@@ -17,7 +17,8 @@ from rendezvous.door.resources import Door
 from rendezvous.door.workers import id_of
 from swarm import __version__
 from swarm.model import Refusal, RefusalCode, Status
-from swarm.wire import Answer, Page, Stats
+from swarm.turn_wire import Stats
+from swarm.wire import Answer, Page
 
 if TYPE_CHECKING:
     from rendezvous.ledger.queries import LedgerReader

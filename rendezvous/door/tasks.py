@@ -11,10 +11,12 @@ from rendezvous.door.call import Call, Query
 from rendezvous.door.envelope import error_body, outcome_of
 from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
-from rendezvous.ledger.ops import Cancel, Ended, Replay, WorkerRef
+from rendezvous.ledger.ops import Cancel, Ended, Replay
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.pauses import check_paused, pauses_of
 from swarm.model import TERMINAL, Refusal, RefusalCode, Status
-from swarm.wire import MAX_INT, Answer, ErrorBody, JobView, Outcome, Page, ResultView, TaskView
+from swarm.turn_wire import Outcome
+from swarm.wire import MAX_INT, Answer, ErrorBody, JobView, Page, ResultView, TaskView
 
 if TYPE_CHECKING:
     from rendezvous.ledger.queries import LedgerReader

@@ -21,21 +21,12 @@ from rendezvous.door.metrics import Metrics
 from rendezvous.door.verify import verify_all
 from rendezvous.door.vouchers import Vouchers
 from rendezvous.fleet import Fleet, Worker
-from rendezvous.ledger.ops import (
-    DoneItem,
-    Ended,
-    FailedItem,
-    Granted,
-    LeaseRef,
-    SeeWorkers,
-    TakeTurn,
-    TurnResult,
-    WorkerRef,
-)
+from rendezvous.ledger.ops import DoneItem, Ended, FailedItem, Granted, LeaseRef, SeeWorkers, TakeTurn, TurnResult
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.versions import check_release
 from rendezvous.store import RootStore
 from swarm.model import Address, Refusal, RefusalCode, TaskId
-from swarm.wire import Grant, Outcome, Renewed, SignedVoucher, Turn, TurnAnswer
+from swarm.turn_wire import Grant, Outcome, Renewed, SignedVoucher, Turn, TurnAnswer
 
 if TYPE_CHECKING:
     from rendezvous.ledger.ledger import Ledger

@@ -11,14 +11,16 @@ from collections.abc import Awaitable, Sequence
 
 from rendezvous.door.envelope import refusal_of
 from rendezvous.ledger.ledger import Ledger
-from rendezvous.ledger.ops import DoneItem, LeaseRef, SignedCompletion, WorkerRef
+from rendezvous.ledger.ops import DoneItem, LeaseRef, SignedCompletion
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.store import RootStore
 from swarm.content.cid import verify_block
 from swarm.content.manifest import Manifest, decode_manifest
 from swarm.errors import ContentMismatch, MalformedInput, SwarmError
 from swarm.model import Address, Cid, Refusal, RefusalCode
 from swarm.receipts import completion_fault
-from swarm.wire import MAX_MANIFEST_BYTES, Completion, Done
+from swarm.turn_wire import Done
+from swarm.wire import MAX_MANIFEST_BYTES, Completion
 
 __all__ = ["verify_all"]
 

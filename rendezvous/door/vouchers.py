@@ -15,8 +15,9 @@ import structlog
 from rendezvous.ledger.money_ops import AdoptVoucher
 from swarm.errors import LedgerUnavailable, MalformedInput
 from swarm.model import Address, Wei
+from swarm.turn_wire import SignedVoucher, VoucherTask
 from swarm.vouchers import Escrow, Voucher, compact_signature, voucher_digest, voucher_signer
-from swarm.wire import EthereumSettings, SignedVoucher, VoucherTask
+from swarm.wire import EthereumSettings
 
 if TYPE_CHECKING:
     from rendezvous.acceptance import DigestSigner

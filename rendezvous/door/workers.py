@@ -14,10 +14,12 @@ from rendezvous.door.call import Call
 from rendezvous.door.resources import Door
 from rendezvous.fleet import Worker
 from rendezvous.ledger.memory import LIVE_S
-from rendezvous.ledger.ops import HearOf, RemoveWorker, WorkerRef
+from rendezvous.ledger.ops import HearOf, RemoveWorker
+from rendezvous.ledger.values import WorkerRef
 from swarm.errors import SwarmError
 from swarm.model import Refusal, RefusalCode
-from swarm.wire import Answer, Page, Stats
+from swarm.turn_wire import Stats
+from swarm.wire import Answer, Page
 
 __all__ = [
     "Removed",

@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rendezvous.ledger.endings import fail, give_back
-from rendezvous.ledger.guards import not_found
-from rendezvous.ledger.lines import Lines
-from rendezvous.ledger.ops import (
+from rendezvous.ledger.act_ops import (
     ApproveVersion,
-    Ended,
     FailByHand,
     KeepApart,
     LiftQuarantine,
@@ -21,13 +17,17 @@ from rendezvous.ledger.ops import (
     Quarantine,
     Resume,
     TakeBack,
-    WorkerRef,
 )
+from rendezvous.ledger.endings import fail, give_back
+from rendezvous.ledger.guards import not_found
+from rendezvous.ledger.lines import Lines
+from rendezvous.ledger.ops import Ended
 from rendezvous.ledger.records import keep_record, requeue_held
 from rendezvous.ledger.rows import TaskRow
 from rendezvous.ledger.rules import ACT, APART, load_rules, note, records_of
 from rendezvous.ledger.statements import BATCH
 from rendezvous.ledger.unit import Unit
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.pauses import Scope
 from rendezvous.policy.records import CLEAN, check_record, lifted, quarantined
 from swarm.model import TERMINAL, Actor, Refusal, RefusalCode, Status, TaskId

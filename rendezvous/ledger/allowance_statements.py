@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import Double, bindparam
 
-from rendezvous.ledger import tables as t
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger.engine import Compiled
 
 __all__ = ["AllowanceStatements"]
@@ -18,7 +18,7 @@ class AllowanceStatements:
     """Compiled once for a dialect; parameters by position, in the order written here."""
 
     def __init__(self, compiled: Callable[..., Compiled], insert: Any) -> None:
-        allowances, budgets, charges = t.allowances, t.budgets, t.charges
+        allowances, budgets, charges = m.allowances, m.budgets, m.charges
 
         def inserting(table: sa.Table) -> Any:
             return insert(table).values({column.name: bindparam(column.name) for column in table.columns})

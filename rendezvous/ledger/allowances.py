@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from rendezvous.ledger.ops import AllowanceView, SetAllowance
+from rendezvous.ledger.act_ops import AllowanceView, SetAllowance
 from swarm.amounts import show_wei
 from swarm.model import JobId, Refusal, RefusalCode, TaskId, Wei
 

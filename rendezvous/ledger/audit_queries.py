@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 import sqlalchemy as sa
 
-from rendezvous.ledger import tables as t
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger.money_ops import Intent, IntentState, TxState
 from rendezvous.ledger.money_queries import Select, intent_of
 from swarm.model import Address
@@ -41,7 +41,7 @@ class Walked:
 
 def walk_transactions(select: Select, address: Address, *, after: int) -> list[Walked]:
     """A page of a sender's transactions, by nonce, which is the order that they are mined in."""
-    transactions = t.transactions
+    transactions = m.transactions
     rows = select(
         sa.select(transactions.c.nonce, transactions.c.state, transactions.c.mined_number)
         .where(transactions.c.sender == address, transactions.c.nonce > after)
@@ -55,7 +55,7 @@ def walk_transactions(select: Select, address: Address, *, after: int) -> list[W
 
 def nonces_of(select: Select, address: Address, hashes: Sequence[str]) -> dict[str, int]:
     """The nonces of those of these transactions that the ledger stored before they were sent, by hash."""
-    attempts, found = t.attempts, {}
+    attempts, found = m.attempts, {}
     for start in range(0, len(hashes), PAGE_MOST):
         for row in select(
             sa.select(attempts.c.hash, attempts.c.nonce).where(
@@ -68,7 +68,7 @@ def nonces_of(select: Select, address: Address, hashes: Sequence[str]) -> dict[s
 
 def intents_of_nonces(select: Select, address: Address, nonces: Sequence[int]) -> list[Intent]:
     """What these transactions carry; of ``NONCES_MOST`` at most."""
-    intents = t.intents
+    intents = m.intents
     wanted = sa.select(intents).where(
         intents.c.sender == address, intents.c.nonce.in_(list(nonces[:NONCES_MOST])), sa.text("nonce IS NOT NULL")
     )
@@ -77,7 +77,7 @@ def intents_of_nonces(select: Select, address: Address, nonces: Sequence[int]) -
 
 def silent_intents(select: Select, address: Address, *, after: int, up_to: int) -> list[Intent]:
     """Intents in this range of numbers that were found true already: no transaction of the ledger's made them so."""
-    intents = t.intents
+    intents = m.intents
     rows = select(
         sa.select(intents).where(
             intents.c.n > after,
@@ -93,4 +93,4 @@ def silent_intents(select: Select, address: Address, *, after: int, up_to: int) 
 
 def last_intent(select: Select) -> int:
     """The number of the newest intent; 0 where there is none."""
-    return int(select(sa.select(sa.func.max(t.intents.c.n)))[0][0] or 0)
+    return int(select(sa.select(sa.func.max(m.intents.c.n)))[0][0] or 0)

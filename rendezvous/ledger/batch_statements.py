@@ -18,6 +18,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
+from rendezvous.ledger.json_rows import json_records
 from swarm.model import Actor, Move, Status
 
 __all__ = ["EVENT", "MUTABLE", "NEW_TASK", "BatchStatements", "EventKind", "is_status"]
@@ -161,7 +162,7 @@ class BatchStatements:
             # compared as an expression that no partial index has. The division ends the transaction where one is
             # missing.
             now = tasks.alias("now")
-            rows = t.json_records(names)
+            rows = json_records(names)
             is_source = now.c.status.concat(sa.literal_column("''")) == _literal(source)
             place: sa.Select[Any] = sa.select(sa.literal_column("now.ctid")).where(
                 *unchanged(now, rows.c.__getitem__), is_source
@@ -192,7 +193,7 @@ class BatchStatements:
         one = conflict(insert(table).values({**same, **{name: bindparam(name) for name in names}}))
         together = None
         if self._served and not any(isinstance(table.c[name].type, LargeBinary) for name in names):
-            rows = t.json_records({name: table.c[name].type for name in names})
+            rows = json_records({name: table.c[name].type for name in names})
             read = sa.select(*same.values(), *rows.c).select_from(rows)
             together = conflict(insert(table).from_select([*same, *names], read))
         return Compiled(one, tuple(names), self._dialect, together=together)

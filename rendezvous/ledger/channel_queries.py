@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 import sqlalchemy as sa
 
-from rendezvous.ledger import tables as t
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger.channels import ADOPTED, ChannelRow, padded
 from rendezvous.ledger.money_queries import Select
 from swarm.model import Address, Cid, TaskId, Wei
@@ -47,7 +47,7 @@ class VoucherPage:
 
 def read_channel(select: Select, payer: Address, payee: Address) -> ChannelRow | None:
     """How a channel stands; None where nothing was ever earned on it."""
-    found = select(sa.select(t.channels).where(t.channels.c.payer == payer, t.channels.c.payee == payee))
+    found = select(sa.select(m.channels).where(m.channels.c.payer == payer, m.channels.c.payee == payee))
     return ChannelRow.of(found[0]) if found else None
 
 
@@ -60,10 +60,10 @@ def read_channels(select: Select, payer: Address, *, after: Address = "", unseen
         after: the last payee of the page before.
         unseen: only those that were never looked up on the chain.
     """
-    wanted = sa.select(t.channels).where(t.channels.c.payer == payer, t.channels.c.payee > after)
+    wanted = sa.select(m.channels).where(m.channels.c.payer == payer, m.channels.c.payee > after)
     if unseen:
-        wanted = wanted.where(t.channels.c.seen_number.is_(None))
-    return [ChannelRow.of(row) for row in select(wanted.order_by(t.channels.c.payee).limit(PAGE_MOST))]
+        wanted = wanted.where(m.channels.c.seen_number.is_(None))
+    return [ChannelRow.of(row) for row in select(wanted.order_by(m.channels.c.payee).limit(PAGE_MOST))]
 
 
 def vouchers_since(select: Select, payer: Address, payee: Address, *, since_wei: Wei) -> VoucherPage | None:
@@ -74,7 +74,7 @@ def vouchers_since(select: Select, payer: Address, payee: Address, *, since_wei:
     channel = read_channel(select, payer, payee)
     if channel is None or not channel.covered or since_wei >= channel.owed_wei:
         return None
-    vouchers = t.vouchers
+    vouchers = m.vouchers
     of_channel = (vouchers.c.payer == payer, vouchers.c.payee == payee)
     found = select(sa.select(vouchers.c.n).where(*of_channel, vouchers.c.cumulative_wei == padded(since_wei)))
     since = found[0].n if found else 0

@@ -8,6 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Double, Integer, String, bindparam
 
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.money_ops import IntentKind
@@ -29,7 +30,7 @@ class ChannelStatements:
         self._around()
 
     def _channels(self) -> None:
-        channels = t.channels
+        channels = m.channels
         this = (channels.c.payer == bindparam("the_payer"), channels.c.payee == bindparam("the_payee"))
         names = tuple(column.name for column in channels.columns)
         self.channel = self._compile(sa.select(channels).where(*this).with_for_update(), "the_payer", "the_payee")
@@ -46,7 +47,7 @@ class ChannelStatements:
         )
 
     def _vouchers(self) -> None:
-        vouchers, intents, tasks = t.vouchers, t.intents, t.tasks
+        vouchers, intents, tasks = m.vouchers, m.intents, t.tasks
         names = tuple(column.name for column in vouchers.columns)
         funded = sa.exists(
             sa.select(_ONE).where(
@@ -103,7 +104,7 @@ class ChannelStatements:
         self.flag_paid = flag("paid")
 
     def _around(self) -> None:
-        workers, intents, counts = t.workers, t.intents, t.job_counts
+        workers, intents, counts = t.workers, m.intents, t.job_counts
         self.payee_of = self._compile(
             sa.select(sa.func.coalesce(workers.c.payout, workers.c.address)).where(workers.c.n == bindparam("the_n")),
             "the_n",

@@ -19,10 +19,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.faults import unavailable
+from rendezvous.ledger.json_rows import json_column
 from rendezvous.ledger.memory import Standing
-from rendezvous.ledger.ops import LedgerEvent, WorkerRef
+from rendezvous.ledger.ops import LedgerEvent
 from rendezvous.ledger.rows import demand_of
 from rendezvous.ledger.unit import as_json
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.ledger.views import who_acted
 from swarm.model import Actor, JobId, Move, Status
 
@@ -68,7 +70,7 @@ class History:
             "through",
             "most",
         )
-        numbers, number = t.json_column("numbers", BigInteger())
+        numbers, number = json_column("numbers", BigInteger())
         jobs, workers = t.jobs.c, t.workers.c
         self._jobs_by_number: Final = self._compile(
             sa.select(jobs.n, jobs.id, jobs.owner).select_from(numbers).join(t.jobs, jobs.n == number), "numbers"

@@ -25,6 +25,22 @@ import msgspec
 import structlog
 from sqlalchemy.engine import Engine
 
+from rendezvous.ledger.act_ops import (
+    Admit,
+    ApproveVersion,
+    Enrol,
+    FailByHand,
+    KeepApart,
+    LiftQuarantine,
+    Pause,
+    PutInvite,
+    PutKey,
+    Quarantine,
+    Resume,
+    Revoke,
+    Revoked,
+    TakeBack,
+)
 from rendezvous.ledger.archive import archive_batch
 from rendezvous.ledger.engine import BUSY_TIMEOUT_MS, open_engine, open_reading_engine
 from rendezvous.ledger.migrate import migrate
@@ -41,39 +57,25 @@ from rendezvous.ledger.money_ops import (
 )
 from rendezvous.ledger.neighbours import Alone, Office, RootsTogether
 from rendezvous.ledger.ops import (
-    Admit,
-    ApproveVersion,
     Assign,
     Assigned,
     Cancel,
     Ended,
-    Enrol,
-    FailByHand,
     Forget,
     HearOf,
     HoldHost,
     KeepAcceptance,
-    KeepApart,
     LedgerEvent,
-    LiftQuarantine,
     Op,
-    Pause,
     Probe,
-    PutInvite,
-    PutKey,
-    Quarantine,
     Rearm,
     RemoveWorker,
     Replay,
-    Resume,
-    Revoke,
-    Revoked,
     SeeWorkers,
     SetHostPace,
     Submit,
     SubmitResult,
     Sweep,
-    TakeBack,
     TakeTurn,
     TurnResult,
 )

@@ -11,8 +11,8 @@ from typing import Final
 
 import attrs
 
-from rendezvous.ledger.ops import WorkerFacts, WorkerRef
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.policy.contexts import Context
 from rendezvous.policy.egress import Flag
 from rendezvous.policy.eligibility import Demand, Rules, check_demand

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from rendezvous.ledger import tables as t
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger.money_ops import (
     Attempt,
     Book,
@@ -32,7 +32,7 @@ _WATCHED: Final = sa.text("transactions.state IN ('signed', 'sent', 'mined', 'fo
 
 def read_sender(select: Select, address: Address) -> Sender | None:
     """A sender's row."""
-    found = select(sa.select(t.senders).where(t.senders.c.address == address))
+    found = select(sa.select(m.senders).where(m.senders.c.address == address))
     return _sender(found[0]) if found else None
 
 
@@ -60,7 +60,7 @@ def read_book(select: Select, address: Address, *, now: float) -> Book | None:
     sender = read_sender(select, address)
     if sender is None:
         return None
-    intents, funding = t.intents, t.intents.alias("funding")
+    intents, funding = m.intents, m.intents.alias("funding")
     funded = sa.exists(
         sa.select(sa.literal_column("1")).where(
             funding.c.slot == IntentKind.CREATE.slot,
@@ -89,7 +89,7 @@ def read_book(select: Select, address: Address, *, now: float) -> Book | None:
 
 
 def _transactions(select: Select, address: Address) -> tuple[Transaction, ...]:
-    transactions, attempts, intents = t.transactions, t.attempts, t.intents
+    transactions, attempts, intents = m.transactions, m.attempts, m.intents
     # What is final is only looked at: its bytes, some ten kilobytes each, stay in the database.
     final = transactions.c.state == TxState.FINAL.value
     nothing = sa.literal(b"", type_=sa.LargeBinary)
@@ -178,9 +178,9 @@ def intent_of(row: Any) -> Intent:
 def intents_of_sender(select: Select, address: Address, *, after: int = 0, limit: int = QUEUED_MOST) -> list[Intent]:
     """All intents of a sender, oldest first, after one of them."""
     statement = (
-        sa.select(t.intents)
-        .where(t.intents.c.sender == address, t.intents.c.n > after)
-        .order_by(t.intents.c.n)
+        sa.select(m.intents)
+        .where(m.intents.c.sender == address, m.intents.c.n > after)
+        .order_by(m.intents.c.n)
         .limit(limit)
     )
     return [intent_of(row) for row in select(statement)]

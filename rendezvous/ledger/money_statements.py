@@ -12,8 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Double, Integer, String, bindparam
 from sqlalchemy.types import TypeEngine
 
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
+from rendezvous.ledger.json_rows import json_column
 from rendezvous.ledger.money_ops import IntentKind, IntentState, TxState
 
 __all__ = ["MoneyStatements"]
@@ -45,7 +47,7 @@ class MoneyStatements:
     # ── intents ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _intents(self) -> None:
-        intents, tasks, workers = t.intents, t.tasks, t.workers
+        intents, tasks, workers = m.intents, t.tasks, t.workers
         self.insert_intent = self._inserting(intents)
         funding = intents.alias("funding")
         # The settling intent of a generation: what it settles is the funding's, whom it pays is the task's.
@@ -301,13 +303,13 @@ class MoneyStatements:
     # ── transactions and attempts ─────────────────────────────────────────────────────────────────────────────────
 
     def _transactions(self) -> None:
-        transactions = t.transactions
+        transactions = m.transactions
         self.insert_transaction = self._inserting(transactions)
-        self.insert_attempt = self._inserting(t.attempts)
+        self.insert_attempt = self._inserting(m.attempts)
         this = (transactions.c.sender == bindparam("the_sender"), transactions.c.nonce == bindparam("the_nonce"))
         held = sa.exists(
             sa.select(_ONE).where(
-                t.senders.c.address == bindparam("the_sender"), t.senders.c.epoch == bindparam("the_epoch")
+                m.senders.c.address == bindparam("the_sender"), m.senders.c.epoch == bindparam("the_epoch")
             )
         )
 
@@ -352,7 +354,7 @@ class MoneyStatements:
             "new_block",
             *key,
         )
-        tries = t.attempts
+        tries = m.attempts
         self.last_attempt = self._compile(
             sa.select(sa.func.max(tries.c.number)).where(
                 tries.c.sender == bindparam("the_sender"), tries.c.nonce == bindparam("the_nonce")
@@ -399,7 +401,7 @@ class MoneyStatements:
     # ── senders ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _senders(self) -> None:
-        senders = t.senders
+        senders = m.senders
         this = senders.c.address == bindparam("the_sender")
         mine = senders.c.epoch == bindparam("the_epoch")
         self.insert_sender = self._inserting(senders)
@@ -460,5 +462,5 @@ class MoneyStatements:
 
 def _listed(parameter: str, kind: TypeEngine[Any]) -> sa.Select[Any]:
     """The elements of a JSON array, to be looked for."""
-    rows, element = t.json_column(parameter, kind)
+    rows, element = json_column(parameter, kind)
     return sa.select(element).select_from(rows)

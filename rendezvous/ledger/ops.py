@@ -9,50 +9,33 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec import field
 
+from rendezvous.ledger.act_ops import (
+    Admit,
+    ApproveVersion,
+    Enrol,
+    FailByHand,
+    KeepApart,
+    LiftQuarantine,
+    Pause,
+    PutInvite,
+    PutKey,
+    Quarantine,
+    Resume,
+    Revoke,
+    SetAllowance,
+    TakeBack,
+)
 from rendezvous.ledger.money_ops import MoneyOp
-from rendezvous.policy.contexts import ProfileState
-from rendezvous.policy.pauses import Scope
-from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Role, Settle, Status, TaskId, Via, Wei
+from rendezvous.ledger.values import Value, WorkerFacts, WorkerRef
+from swarm.model import Actor, Address, Cid, JobId, Move, Refusal, Settle, Status, TaskId, Via, Wei
 from swarm.wire import Requires, TaskBody
-
-
-class _Value(msgspec.Struct, frozen=True):
-    """A value of the ledger's own. A struct although it crosses no boundary.
-
-    Measured: a task's life makes about a dozen of these, an event of 18 fields takes 6.6 µs as a frozen attrs class
-    and 0.5 µs as a struct; that was half of the ledger's time.
-    """
-
-
-# ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class WorkerRef(_Value, frozen=True):
-    """The identity a lease is bound to: one address, one instance (data directory)."""
-
-    address: Address
-    instance: str
-
-
-class WorkerFacts(_Value, frozen=True, kw_only=True):
-    """What a worker said it is; policy matches tasks against it."""
-
-    kinds: frozenset[str] = frozenset()
-    labels: frozenset[str] = frozenset()
-    region: str | None = None
-    versions: dict[str, str] = {}
-    #: The network that its calls come from, as the door sees it (``policy.egress.prefix_of``).
-    prefix: str | None = None
-    #: How many tasks it runs at once; 0 where it never said.
-    slots: int = 0
-
 
 # ── submit ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class PreparedTask(_Value, frozen=True, kw_only=True):
+class PreparedTask(Value, frozen=True, kw_only=True):
     """A task that the door has checked: URLs canonical and of one host, caps held, an id chosen."""
 
     id: TaskId
@@ -76,7 +59,7 @@ class PreparedTask(_Value, frozen=True, kw_only=True):
     kept_digest: str | None = None
 
 
-class Submit(_Value, frozen=True, kw_only=True):
+class Submit(Value, frozen=True, kw_only=True):
     """New tasks of one job. Answer: ``SubmitResult`` or ``Refusal``.
 
     It is refused as a whole: ``idempotency_mismatch``, ``not_found`` (the job), ``budget_exceeded``,
@@ -100,7 +83,7 @@ class Submit(_Value, frozen=True, kw_only=True):
     body_digest: bytes = b""
 
 
-class SubmitResult(_Value, frozen=True, kw_only=True):
+class SubmitResult(Value, frozen=True, kw_only=True):
     """``(id, created)`` in the order of the tasks; where created is False the id is of the task that has the key."""
 
     job: JobId
@@ -110,7 +93,7 @@ class SubmitResult(_Value, frozen=True, kw_only=True):
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SignedCompletion(_Value, frozen=True, kw_only=True):
+class SignedCompletion(Value, frozen=True, kw_only=True):
     """What a worker signed at completion; the door has checked the signature."""
 
     generation: int
@@ -118,7 +101,7 @@ class SignedCompletion(_Value, frozen=True, kw_only=True):
     signature: str
 
 
-class DoneItem(_Value, frozen=True, kw_only=True):
+class DoneItem(Value, frozen=True, kw_only=True):
     """A result that the door has verified: the manifest and all that it names are readable.
 
     One that wasn't ``verified``, since the door saw no lease that it could end, is answered and ends nothing.
@@ -135,7 +118,7 @@ class DoneItem(_Value, frozen=True, kw_only=True):
     verified: bool = True
 
 
-class FailedItem(_Value, frozen=True, kw_only=True):
+class FailedItem(Value, frozen=True, kw_only=True):
     """An execution that failed."""
 
     task: TaskId
@@ -147,14 +130,14 @@ class FailedItem(_Value, frozen=True, kw_only=True):
     ran_s: float = 0.0
 
 
-class LeaseRef(_Value, frozen=True):
+class LeaseRef(Value, frozen=True):
     """One lease: the task and the fence of the grant."""
 
     task: TaskId
     fence: int
 
 
-class TakeTurn(_Value, frozen=True, kw_only=True):
+class TakeTurn(Value, frozen=True, kw_only=True):
     """One worker's turn. Answer: ``TurnResult``.
 
     Order within a turn: done, failed, released; leases of this worker that an earlier ``boot`` was granted are taken
@@ -182,7 +165,7 @@ class TakeTurn(_Value, frozen=True, kw_only=True):
     partial: bool = False
 
 
-class Ended(_Value, frozen=True, kw_only=True):
+class Ended(Value, frozen=True, kw_only=True):
     """What became of one done, failed or released entry: the status the task has now, or the refusal."""
 
     task: TaskId
@@ -190,7 +173,7 @@ class Ended(_Value, frozen=True, kw_only=True):
     outcome: Status | Refusal
 
 
-class Granted(_Value, frozen=True, kw_only=True):
+class Granted(Value, frozen=True, kw_only=True):
     """A grant. ``again`` says it is one whose answer was lost."""
 
     task: TaskBody
@@ -201,7 +184,7 @@ class Granted(_Value, frozen=True, kw_only=True):
     again: bool = False
 
 
-class RenewedLease(_Value, frozen=True, kw_only=True):
+class RenewedLease(Value, frozen=True, kw_only=True):
     """A lease extended by ``lease_s`` from now."""
 
     task: TaskId
@@ -209,7 +192,7 @@ class RenewedLease(_Value, frozen=True, kw_only=True):
     lease_s: float
 
 
-class TurnResult(_Value, frozen=True, kw_only=True):
+class TurnResult(Value, frozen=True, kw_only=True):
     """What a turn brought."""
 
     ended: tuple[Ended, ...] = ()
@@ -219,7 +202,7 @@ class TurnResult(_Value, frozen=True, kw_only=True):
     lost: tuple[int, ...] = ()
     #: Tasks in ``held`` or ``renew`` that were cancelled.
     cancelled: tuple[TaskId, ...] = ()
-    refused: dict[TaskId, Refusal] = {}
+    refused: dict[TaskId, Refusal] = field(default_factory=dict)
     #: Why nothing is granted at all: the swarm is paused.
     paused: str | None = None
     #: Whether something was accepted that is paid for by a voucher.
@@ -233,7 +216,7 @@ class TurnResult(_Value, frozen=True, kw_only=True):
 # ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Assignable(_Value, frozen=True, kw_only=True):
+class Assignable(Value, frozen=True, kw_only=True):
     """A worker that tasks can be pushed to: its present boot, and how many slots it says are free."""
 
     worker: WorkerRef
@@ -243,13 +226,13 @@ class Assignable(_Value, frozen=True, kw_only=True):
     slots: int
 
 
-class Assign(_Value, frozen=True, kw_only=True):
+class Assign(Value, frozen=True, kw_only=True):
     """Give ready tasks to workers that didn't ask, the least loaded first. Answer: ``tuple[Assigned, ...]``."""
 
     workers: tuple[Assignable, ...]
 
 
-class Assigned(_Value, frozen=True, kw_only=True):
+class Assigned(Value, frozen=True, kw_only=True):
     """What a worker got."""
 
     worker: WorkerRef
@@ -259,7 +242,7 @@ class Assigned(_Value, frozen=True, kw_only=True):
 # ── by the requester, the operator and the clock ──────────────────────────────────────────────────────────────────
 
 
-class KeepAcceptance(_Value, frozen=True, kw_only=True):
+class KeepAcceptance(Value, frozen=True, kw_only=True):
     """Keep the root's signature of a receipt, once it was made. Answer: None."""
 
     task: TaskId
@@ -270,7 +253,7 @@ class KeepAcceptance(_Value, frozen=True, kw_only=True):
     acceptance: str
 
 
-class SignedReceipt(_Value, frozen=True, kw_only=True):
+class SignedReceipt(Value, frozen=True, kw_only=True):
     """What a worker signed for, as the ledger has it."""
 
     task: TaskId
@@ -286,7 +269,7 @@ class SignedReceipt(_Value, frozen=True, kw_only=True):
     acceptance: str | None
 
 
-class Cancel(_Value, frozen=True, kw_only=True):
+class Cancel(Value, frozen=True, kw_only=True):
     """Call tasks off: those named, or all of a job. ``owner`` None is the operator. Answer: ``tuple[Ended, ...]``.
 
     A task that isn't there or isn't the owner's is ``not_found``; one that has ended is ``wrong_status``.
@@ -300,7 +283,7 @@ class Cancel(_Value, frozen=True, kw_only=True):
     after: TaskId | None = None
 
 
-class Replay(_Value, frozen=True, kw_only=True):
+class Replay(Value, frozen=True, kw_only=True):
     """Give dead letters a new life: those named, or all failed ones of a job. Answer: ``tuple[Ended, ...]``."""
 
     owner: str | None
@@ -311,18 +294,18 @@ class Replay(_Value, frozen=True, kw_only=True):
     after: TaskId | None = None
 
 
-class Sweep(_Value, frozen=True, kw_only=True):
+class Sweep(Value, frozen=True, kw_only=True):
     """What the clock does: wake waiting tasks, reap leases, expire tasks. Answer: ``float``, seconds to the next."""
 
 
-class Rearm(_Value, frozen=True, kw_only=True):
+class Rearm(Value, frozen=True, kw_only=True):
     """After a stall of the root or the database: every lease runs for another while. Answer: int, how many.
 
     Without it a sweep would reap leases whose holders could not renew them through no fault of their own.
     """
 
 
-class HearOf(_Value, frozen=True, kw_only=True):
+class HearOf(Value, frozen=True, kw_only=True):
     """Know of workers that took a turn at another root: whether a task has another to go to. Answer: None.
 
     Each is who it is, what it is, and when it spoke (ledger seconds).
@@ -331,11 +314,11 @@ class HearOf(_Value, frozen=True, kw_only=True):
     workers: tuple[tuple[WorkerRef, WorkerFacts, float], ...]
 
 
-class Probe(_Value, frozen=True, kw_only=True):
+class Probe(Value, frozen=True, kw_only=True):
     """Write a number that nobody reads: whether the ledger can write at all. Answer: None."""
 
 
-class Forget(_Value, frozen=True, kw_only=True):
+class Forget(Value, frozen=True, kw_only=True):
     """Delete finished tasks that have been archived, with their history. Answer: int, how many were deleted.
 
     Only tasks that ended before ``ended_before`` (ledger seconds) go; the others of the list stay.
@@ -345,7 +328,7 @@ class Forget(_Value, frozen=True, kw_only=True):
     ended_before: float
 
 
-class HoldHost(_Value, frozen=True, kw_only=True):
+class HoldHost(Value, frozen=True, kw_only=True):
     """Grant nothing of this host for a while (its robots.txt can't be read). Answer: None."""
 
     host: str
@@ -353,7 +336,7 @@ class HoldHost(_Value, frozen=True, kw_only=True):
     why: str
 
 
-class SetHostPace(_Value, frozen=True, kw_only=True):
+class SetHostPace(Value, frozen=True, kw_only=True):
     """Change a host's pace: its crawl-delay says so, or the operator. Answer: None."""
 
     host: str
@@ -363,13 +346,13 @@ class SetHostPace(_Value, frozen=True, kw_only=True):
     one_at_a_time: bool = False
 
 
-class SeeWorkers(_Value, frozen=True, kw_only=True):
+class SeeWorkers(Value, frozen=True, kw_only=True):
     """What the door has heard of workers since it last said so; written for restarts. Answer: None."""
 
     seen: tuple[SeenWorker, ...]
 
 
-class SeenWorker(_Value, frozen=True, kw_only=True):
+class SeenWorker(Value, frozen=True, kw_only=True):
     """A worker as the door knows it. ``hello`` and ``stats`` are JSON."""
 
     worker: WorkerRef
@@ -381,275 +364,12 @@ class SeenWorker(_Value, frozen=True, kw_only=True):
     at: float
 
 
-class RemoveWorker(_Value, frozen=True, kw_only=True):
+class RemoveWorker(Value, frozen=True, kw_only=True):
     """Take a worker off the list; its leases go back uncounted. Answer: int, how many leases it held."""
 
     worker: WorkerRef
     who: str
     why: str = ""
-
-
-# ── the operator's acts ───────────────────────────────────────────────────────────────────────────────────────────
-#
-# ``who`` is the operator's name, ``why`` a sentence for people. Tasks that an act moves have both in their history; the
-# act itself is in ``LedgerReader.acts``.
-
-
-class Pause(_Value, frozen=True, kw_only=True):
-    """Grant nothing any more: of the swarm, of a host, or of a job. What is held goes on. Answer: None or ``Refusal``.
-
-    A job that isn't there is ``not_found``. Pausing again replaces who and why. ``LedgerReader.pauses`` lists them.
-    """
-
-    scope: Scope
-    #: The host, or the job's id; empty for the swarm.
-    name: str = ""
-    who: str
-    why: str
-
-
-class Resume(_Value, frozen=True, kw_only=True):
-    """End a pause. Answer: None or ``Refusal`` (``not_found`` where there is no such pause).
-
-    A job's tasks come back into line a batch a sweep.
-    """
-
-    scope: Scope
-    name: str = ""
-    who: str
-    why: str = ""
-
-
-class Quarantine(_Value, frozen=True, kw_only=True):
-    """Grant a worker nothing of a host for a while; what it holds of it goes back uncounted, and not to it.
-
-    Answer: ``tuple[TaskId, ...]``, what went back. Again replaces until when, who and why.
-    ``LedgerReader.quarantines`` lists them.
-    """
-
-    worker: WorkerRef
-    host: str
-    for_s: float
-    who: str
-    why: str
-
-
-class LiftQuarantine(_Value, frozen=True, kw_only=True):
-    """End a quarantine before its time. Answer: None or ``Refusal`` (``not_found`` where there is none)."""
-
-    worker: WorkerRef
-    host: str
-    who: str
-    why: str = ""
-
-
-class ApproveVersion(_Value, frozen=True, kw_only=True):
-    """Pin a version of the worker program or of a kind's executor; or, not ``approved``, take it off the pinned ones.
-
-    While a name has pinned versions, only workers that run one of them are granted such tasks; with none, all are.
-    Answer: ``tuple[str, ...]``, the pinned versions of that name. ``LedgerReader.approvals`` lists them.
-    """
-
-    #: ``worker``, or a kind.
-    name: str
-    version: str
-    approved: bool = True
-    who: str
-    why: str = ""
-
-
-class FailByHand(_Value, frozen=True, kw_only=True):
-    """Count an attempt of tasks as failed, whoever has them. Answer: ``tuple[Ended, ...]``.
-
-    Retryable reasons (by the ledger's retry rules) make it wait for the next attempt, if it has one; else it is a dead
-    letter. A task that isn't there is ``not_found``; one that has ended is ``wrong_status``.
-    """
-
-    tasks: tuple[TaskId, ...]
-    who: str
-    reason: str = "by_hand"
-    detail: str = ""
-    #: Let it wait for the next attempt, if it has one, whatever the rules say of the reason.
-    retry: bool = False
-
-
-class TakeBack(_Value, frozen=True, kw_only=True):
-    """Take leases away from whoever has them; the attempt isn't counted. Answer: ``tuple[Ended, ...]``.
-
-    A task that isn't there is ``not_found``; one that nobody holds is ``wrong_status``.
-    """
-
-    tasks: tuple[TaskId, ...]
-    who: str
-    why: str = ""
-
-
-class KeepApart(_Value, frozen=True, kw_only=True):
-    """Have no two workers of one network hold tasks of a host at once; or, not ``apart``, let them. Answer: None."""
-
-    host: str
-    apart: bool = True
-    who: str
-    why: str = ""
-
-
-class QuarantineView(_Value, frozen=True, kw_only=True):
-    """One quarantine that holds now. ``who`` is None where the count did it; ``times`` counts those before it too."""
-
-    worker: WorkerRef
-    host: str
-    #: Ledger time, seconds.
-    until: float
-    left_s: float
-    who: str | None
-    why: str
-    times: int
-
-
-class ProfileView(_Value, frozen=True, kw_only=True):
-    """A profile that was used, and how far it is."""
-
-    name: str
-    worker: WorkerRef
-    state: ProfileState
-    #: Of its tasks.
-    accepted: int
-    #: How often a site turned it away.
-    challenges: int
-
-
-class VersionRate(_Value, frozen=True, kw_only=True):
-    """How tasks of a kind came out that ran with a release of the worker program and a version of the executor."""
-
-    kind: str
-    worker: str
-    version: str
-    done: int
-    failed: int
-
-    @property
-    def success_rate(self) -> float:
-        """What share of the executions was done, 0 to 1."""
-        return self.done / max(1, self.done + self.failed)
-
-
-class QuarantineCounts(_Value, frozen=True, kw_only=True):
-    """Quarantines that the count brought.
-
-    Of the second order are those of workers that had taken over the work of another one in quarantine: near zero, or
-    requeueing itself is what gets workers turned away.
-    """
-
-    counted: int
-    second_order: int
-
-
-class ApprovalView(_Value, frozen=True, kw_only=True):
-    """One pinned version. ``at`` is ledger time, Unix seconds."""
-
-    name: str
-    version: str
-    who: str
-    at: float
-
-
-class ActView(_Value, frozen=True, kw_only=True):
-    """One act of an operator that concerns no single task. ``at`` is ledger time, Unix seconds."""
-
-    n: int
-    at: float
-    who: str
-    #: paused, resumed, kept_apart, let_together, egress_flagged, quarantined, quarantine_lifted, version_approved,
-    #: version_withdrawn, failed, revoked, admitted, removed
-    act: str
-    #: ``swarm``, ``host HOST``, ``job ID``, ``ADDRESS:INSTANCE on HOST``, ``NAME VERSION``, tasks, whose keys they were
-    subject: str
-    why: str
-
-
-# ── keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class PutKey(_Value, frozen=True, kw_only=True):
-    """Store an API key by its hash; one name of one role has one key: a new one replaces it.
-
-    Answer: bool, whether it replaced one.
-    """
-
-    digest: bytes
-    role: Role
-    #: Who tasks belong to and who is charged; a worker's address.
-    owner: str
-    instance: str | None = None
-    payout: Address | None = None
-
-
-class Revoke(_Value, frozen=True, kw_only=True):
-    """Revoke all keys of an owner; what its workers hold goes back uncounted. Answer: ``Revoked``.
-
-    A worker's address isn't enrolled again until it is admitted (``Admit``); a name gets a new key by ``PutKey``.
-    """
-
-    owner: str
-    who: str
-    why: str
-
-
-class Revoked(_Value, frozen=True, kw_only=True):
-    """How many keys were revoked, which workers are the owner's, and how many tasks of theirs went back."""
-
-    keys: int
-    workers: tuple[WorkerRef, ...] = ()
-    requeued: int = 0
-
-
-class Admit(_Value, frozen=True, kw_only=True):
-    """Let a revoked address enrol again. Answer: bool, whether it was revoked."""
-
-    owner: str
-    who: str
-    why: str
-
-
-class SetAllowance(_Value, frozen=True, kw_only=True):
-    """Set what a requester may spend, or change it by so much. Answer: ``AllowanceView`` or ``Refusal``."""
-
-    owner: str
-    amount_wei: Wei
-    relative: bool = False
-
-
-class AllowanceView(_Value, frozen=True, kw_only=True):
-    """What a requester may spend in all, and what is spent or promised of it."""
-
-    owner: str
-    granted_wei: Wei
-    spent_wei: Wei
-
-    @property
-    def left_wei(self) -> Wei:
-        """What may still be spent."""
-        return max(0, self.granted_wei - self.spent_wei)
-
-
-class PutInvite(_Value, frozen=True, kw_only=True):
-    """Store an invite by its hash. Answer: None."""
-
-    digest: bytes
-    uses: int
-    expires_in_s: float
-
-
-class Enrol(_Value, frozen=True, kw_only=True):
-    """Bind a worker and give it a key. Answer: None or ``Refusal`` (``challenge_used``, ``invite_invalid``)."""
-
-    challenge: str
-    worker: WorkerRef
-    payout: Address
-    peer_id: str
-    key_digest: bytes
-    #: Hash of the invite; None where admission doesn't ask for one.
-    invite_digest: bytes | None
 
 
 Op = (
@@ -689,7 +409,7 @@ Op = (
 # ── what the ledger tells its listeners after each commit ─────────────────────────────────────────────────────────
 
 
-class LedgerEvent(_Value, frozen=True, kw_only=True):
+class LedgerEvent(Value, frozen=True, kw_only=True):
     """One row of the history, with what the announcer and the event stream need to know of the task."""
 
     id: int

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rendezvous.ledger.act_ops import Admit, Enrol, PutInvite, PutKey, Revoke, Revoked
 from rendezvous.ledger.endings import give_back
-from rendezvous.ledger.ops import (
-    Admit,
-    Enrol,
-    KeepAcceptance,
-    PutInvite,
-    PutKey,
-    RemoveWorker,
-    Revoke,
-    Revoked,
-    SeeWorkers,
-    WorkerRef,
-)
+from rendezvous.ledger.ops import KeepAcceptance, RemoveWorker, SeeWorkers
 from rendezvous.ledger.rules import note
 from rendezvous.ledger.unit import Unit, as_json
+from rendezvous.ledger.values import WorkerRef
 from swarm.model import Actor, Address, Refusal, RefusalCode, Role, Status
 
 __all__ = ["admit", "enrol", "keep_acceptance", "put_invite", "put_key", "remove_worker", "revoke", "see_workers"]

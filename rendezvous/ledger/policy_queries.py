@@ -8,19 +8,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.act_ops import ActView, ApprovalView, ProfileView, QuarantineCounts, QuarantineView, VersionRate
 from rendezvous.ledger.contexts import context_of
-from rendezvous.ledger.ops import (
-    ActView,
-    ApprovalView,
-    ProfileView,
-    QuarantineCounts,
-    QuarantineView,
-    VersionRate,
-    WorkerFacts,
-    WorkerRef,
-)
 from rendezvous.ledger.rules import QUARANTINE, SECOND_ORDER, record_of, rules_of
 from rendezvous.ledger.standing import budget_of
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.policy.contexts import ContextKind, state_of
 from rendezvous.policy.egress import Flag
 from rendezvous.policy.eligibility import Candidate, Contexts, Demand, Rules

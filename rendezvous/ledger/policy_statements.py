@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Double, bindparam
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.engine import Compiled
+from rendezvous.ledger.json_rows import json_column
 
 __all__ = ["PolicyStatements"]
 
@@ -53,7 +54,7 @@ class PolicyStatements:
             "the_name",
             "the_version",
         )
-        workers, worker = t.json_column("workers", BigInteger())
+        workers, worker = json_column("workers", BigInteger())
         self.records: Final = compiled(
             sa.select(records).select_from(workers).join(records, records.c.worker == worker), "workers"
         )

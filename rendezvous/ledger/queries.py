@@ -22,33 +22,31 @@ from rendezvous.ledger import (
     policy_queries,
     result_queries,
 )
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger import tables as t
+from rendezvous.ledger.act_ops import (
+    ActView,
+    AllowanceView,
+    ApprovalView,
+    ProfileView,
+    QuarantineCounts,
+    QuarantineView,
+    VersionRate,
+)
 from rendezvous.ledger.audit_queries import Walked
 from rendezvous.ledger.channel_queries import VoucherPage
 from rendezvous.ledger.channels import ChannelRow
 from rendezvous.ledger.faults import name_of, unavailable
 from rendezvous.ledger.history import History
 from rendezvous.ledger.money_ops import Book, Intent, Sender
-from rendezvous.ledger.ops import (
-    ActView,
-    AllowanceView,
-    ApprovalView,
-    LeaseRef,
-    LedgerEvent,
-    ProfileView,
-    QuarantineCounts,
-    QuarantineView,
-    SeenWorker,
-    SignedReceipt,
-    VersionRate,
-    WorkerFacts,
-    WorkerRef,
-)
+from rendezvous.ledger.ops import LeaseRef, LedgerEvent, SeenWorker, SignedReceipt
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.ledger.views import (
     event_view,
     event_views,
     exported,
+    seen_worker,
     task_view,
     task_views,
 )
@@ -373,7 +371,7 @@ class LedgerReader:
 
     def has_channels(self, payer: Address) -> bool:
         """Whether anything was ever earned on a payer's channels."""
-        return bool(self._rows(sa.select(t.channels.c.payee).where(t.channels.c.payer == payer).limit(1)))
+        return bool(self._rows(sa.select(m.channels.c.payee).where(m.channels.c.payer == payer).limit(1)))
 
     def vouchers_since(self, payer: Address, payee: Address, *, since_wei: Wei) -> VoucherPage | None:
         """What is to be signed for a payee that has a voucher of so much; None where it has all."""
@@ -387,14 +385,14 @@ class LedgerReader:
             owner: whose it must be; None is anybody's.
             worker: who must have signed; None is anybody.
         """
-        statement = sa.select(t.receipts).where(t.receipts.c.task == task).order_by(t.receipts.c.generation.desc())
+        statement = sa.select(m.receipts).where(m.receipts.c.task == task).order_by(m.receipts.c.generation.desc())
         if owner is not None:
             owned = sa.select(t.tasks.c.id).join(t.jobs, t.jobs.c.n == t.tasks.c.job)
             statement = statement.where(
-                t.receipts.c.task.in_(owned.where(t.tasks.c.id == task, t.jobs.c.owner == owner))
+                m.receipts.c.task.in_(owned.where(t.tasks.c.id == task, t.jobs.c.owner == owner))
             )
         if worker is not None:
-            statement = statement.where(t.receipts.c.worker == worker)
+            statement = statement.where(m.receipts.c.worker == worker)
         found = self._rows(statement.limit(1))
         if not found:
             return None
@@ -414,7 +412,7 @@ class LedgerReader:
 
     def allowance(self, owner: str) -> AllowanceView:
         """What a requester may spend; nothing where the operator never said."""
-        found = self._rows(sa.select(t.allowances).where(t.allowances.c.owner == owner))
+        found = self._rows(sa.select(m.allowances).where(m.allowances.c.owner == owner))
         granted, spent = (found[0].granted_wei, found[0].spent_wei) if found else (0, 0)
         return AllowanceView(owner=owner, granted_wei=int(granted), spent_wei=int(spent))
 
@@ -464,7 +462,7 @@ class LedgerReader:
     def workers(self, *, seen_since: float = 0.0) -> list[SeenWorker]:
         """The workers that the door has seen, since then in Unix seconds, and nobody has removed."""
         statement = sa.select(t.workers).where(t.workers.c.seen_at >= seen_since).order_by(t.workers.c.n)
-        return [_seen_worker(row) for row in self._rows(statement)]
+        return [seen_worker(row) for row in self._rows(statement)]
 
     def worker(self, worker: WorkerRef) -> SeenWorker | None:
         """One of them."""
@@ -473,7 +471,7 @@ class LedgerReader:
             t.workers.c.instance == worker.instance,
             t.workers.c.seen_at.is_not(None),
         )
-        return next((_seen_worker(row) for row in self._rows(statement)), None)
+        return next((seen_worker(row) for row in self._rows(statement)), None)
 
     def may_end(self, worker: WorkerRef, leases: Sequence[LeaseRef]) -> frozenset[LeaseRef]:
         """Those of these leases that a result of the worker may still end, one that was called off included."""
@@ -569,18 +567,6 @@ class LedgerReader:
     def result_cids(self) -> Iterator[Cid]:
         """The results of all tasks that the ledger has, oldest task first."""
         return result_queries.read_result_cids(self._rows)
-
-
-def _seen_worker(row: Any) -> SeenWorker:
-    return SeenWorker(
-        worker=WorkerRef(row.address, row.instance),
-        payout=row.payout,
-        peer_id=row.peer_id,
-        boot=row.boot,
-        hello=row.hello,
-        stats=row.stats,
-        at=row.seen_at,
-    )
 
 
 def _numbers(cursor: str, count: int) -> list[int]:

@@ -12,7 +12,8 @@ import attrs
 import msgspec
 import orjson
 
-from rendezvous.ledger.ops import PreparedTask, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import PreparedTask
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.policy.eligibility import Demand
 from swarm.model import JobId, Settle, Status, TaskId
 from swarm.wire import Requires, TaskBody

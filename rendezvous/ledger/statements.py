@@ -15,11 +15,13 @@ from sqlalchemy import BigInteger, Double, Integer, String, bindparam
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.allowance_statements import AllowanceStatements
 from rendezvous.ledger.batch_statements import BatchStatements, is_status
 from rendezvous.ledger.channel_statements import ChannelStatements
 from rendezvous.ledger.engine import Compiled
+from rendezvous.ledger.json_rows import json_column
 from rendezvous.ledger.money_statements import MoneyStatements
 from rendezvous.ledger.policy_statements import PolicyStatements
 from swarm.model import Status
@@ -60,11 +62,11 @@ class Statements:
 
     def _tasks(self) -> None:
         tasks = t.tasks
-        ids, task_id = t.json_column("ids", String())
+        ids, task_id = json_column("ids", String())
         self.tasks_by_id = self._compile(sa.select(tasks).select_from(ids).join(tasks, tasks.c.id == task_id), "ids")
-        seqs, seq = t.json_column("seqs", BigInteger())
+        seqs, seq = json_column("seqs", BigInteger())
         self.tasks_by_seq = self._compile(sa.select(tasks).select_from(seqs).join(tasks, tasks.c.seq == seq), "seqs")
-        holders, holder = t.json_column("workers", BigInteger())
+        holders, holder = json_column("workers", BigInteger())
         self.held_of_host = self._compile(
             sa.select(tasks.c.seq)
             .join(t.lanes, t.lanes.c.n == tasks.c.lane)
@@ -80,7 +82,7 @@ class Statements:
             .where(t.lanes.c.host == bindparam("host"), is_status(Status.ACTIVE)),
             "host",
         )
-        numbers, number = t.json_column("numbers", BigInteger())
+        numbers, number = json_column("numbers", BigInteger())
         self.holders_of_hosts = self._compile(
             sa.select(t.lanes.c.host, tasks.c.worker)
             .distinct()
@@ -107,8 +109,8 @@ class Statements:
             "seqs",
         )
         self.insert_body = self.batches.insert(t.task_bodies)
-        signed = tuple(column.name for column in t.receipts.columns)
-        putting = self._insert(t.receipts).values({name: bindparam(name) for name in signed})
+        signed = tuple(column.name for column in m.receipts.columns)
+        putting = self._insert(m.receipts).values({name: bindparam(name) for name in signed})
         self.put_receipt = self._compile(
             putting.on_conflict_do_update(
                 index_elements=["task", "generation"], set_={name: putting.excluded[name] for name in signed[2:]}
@@ -116,12 +118,12 @@ class Statements:
             *signed,
         )
         self.keep_acceptance = self._compile(
-            sa.update(t.receipts)
+            sa.update(m.receipts)
             .where(
-                t.receipts.c.task == bindparam("the_task"),
-                t.receipts.c.generation == bindparam("the_generation"),
-                t.receipts.c.signature == bindparam("the_signature"),
-                t.receipts.c.acceptance.is_(None),
+                m.receipts.c.task == bindparam("the_task"),
+                m.receipts.c.generation == bindparam("the_generation"),
+                m.receipts.c.signature == bindparam("the_signature"),
+                m.receipts.c.acceptance.is_(None),
             )
             .values(acceptance=bindparam("new_acceptance")),
             "new_acceptance",
@@ -186,15 +188,15 @@ class Statements:
         self.forget_idempotency = self._compile(sa.delete(t.idempotency).where(t.idempotency.c.at < due), "now")
         self.forget_challenges = self._compile(sa.delete(t.challenges).where(t.challenges.c.at < due), "now")
         self.forget_invites = self._compile(sa.delete(t.invites).where(t.invites.c.expires_at < due), "now")
-        seqs, seq = t.json_column("seqs", BigInteger())
+        seqs, seq = json_column("seqs", BigInteger())
         chosen = sa.select(seq).select_from(seqs)
         self.forget_tasks = self._compile(sa.delete(tasks).where(tasks.c.seq.in_(chosen)), "seqs")
         self.forget_bodies = self._compile(sa.delete(t.task_bodies).where(t.task_bodies.c.seq.in_(chosen)), "seqs")
-        ids, event_id = t.json_column("ids", BigInteger())
+        ids, event_id = json_column("ids", BigInteger())
         self.forget_events = self._compile(
             sa.delete(t.events).where(t.events.c.id.in_(sa.select(event_id).select_from(ids))), "ids"
         )
-        texts, text = t.json_column("texts", String())
+        texts, text = json_column("texts", String())
         named = sa.select(text).select_from(texts)
         self.forget_manifests = self._compile(sa.delete(t.manifests).where(t.manifests.c.cid.in_(named)), "texts")
         self.forget_dedupe = self._compile(
@@ -211,9 +213,9 @@ class Statements:
     # ── submissions ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _submissions(self) -> None:
-        texts, text = t.json_column("texts", String())
+        texts, text = json_column("texts", String())
         self.jobs_by_id = self._compile(sa.select(t.jobs).select_from(texts).join(t.jobs, t.jobs.c.id == text), "texts")
-        numbers, number = t.json_column("numbers", BigInteger())
+        numbers, number = json_column("numbers", BigInteger())
         self.jobs_by_number = self._compile(
             sa.select(t.jobs).select_from(numbers).join(t.jobs, t.jobs.c.n == number), "numbers"
         )
@@ -266,8 +268,8 @@ class Statements:
 
     def _lanes(self) -> None:
         lanes, hosts, tasks = t.lanes, t.hosts, t.tasks
-        texts, text = t.json_column("texts", String())
-        numbers, number = t.json_column("numbers", BigInteger())
+        texts, text = json_column("texts", String())
+        numbers, number = json_column("numbers", BigInteger())
         self.demands_by_key = self._compile(
             sa.select(t.demands).select_from(texts).join(t.demands, t.demands.c.key == text), "texts"
         )
@@ -404,7 +406,7 @@ class Statements:
             workers.c.accepted,
             workers.c.prefix,
         )
-        numbers, number = t.json_column("numbers", BigInteger())
+        numbers, number = json_column("numbers", BigInteger())
         self.worker_by_identity = self._compile(
             sa.select(*known).where(
                 workers.c.address == bindparam("address"), workers.c.instance == bindparam("instance")

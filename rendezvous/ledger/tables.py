@@ -5,50 +5,32 @@ whether its host may be asked now; so a claim reads only lanes that can be grant
 stands in front of what can. Delayed tasks are ``waiting``, closed lanes have ``opens_at``: neither is filtered at a
 claim. The history is a chain: a task knows its last event, each event the one before, so that it needs no index.
 
-The one shim between the dialects is ``json_rows``: a JSON array as rows. What PostgreSQL alone can is ``json_records``.
+Those of money are in ``money_tables``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
 from sqlalchemy import (
-    BigInteger,
     Column,
-    ColumnElement,
     Double,
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
-    bindparam,
-    cast,
-    column,
-    func,
     text,
 )
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import GenericFunction
-from sqlalchemy.sql.selectable import TableValuedAlias
-from sqlalchemy.types import JSON, TypeEngine
 
+from rendezvous.ledger import money_tables  # noqa: F401 -- the metadata is whole
+from rendezvous.ledger.schema import Number, metadata, partial
 from swarm.model import Status
 
 __all__ = [
     "acts",
-    "allowances",
     "api_keys",
     "approvals",
-    "attempts",
-    "budgets",
     "challenges",
-    "channels",
-    "charges",
     "contexts",
     "counters",
     "dedupes",
@@ -59,90 +41,30 @@ __all__ = [
     "founding",
     "hosts",
     "idempotency",
-    "intents",
     "invites",
     "job_counts",
     "jobs",
-    "json_column",
-    "json_records",
     "lanes",
     "last_writer",
     "manifests",
     "metadata",
     "pauses",
-    "receipts",
     "records",
     "revocations",
     "roots",
-    "senders",
     "status_counts",
     "task_bodies",
     "tasks",
-    "transactions",
     "version_counts",
-    "vouchers",
     "workers",
 ]
-
-metadata = MetaData()
-
-#: SQLite's rowid alias must be called INTEGER.
-_Number: Final = BigInteger().with_variant(Integer, "sqlite")
-
-
-class json_rows(GenericFunction[Any]):
-    """The elements of a JSON array, one a row, in a column ``value``."""
-
-    inherit_cache = True
-    name = "json_rows"
-    type = JSON()
-
-
-@compiles(json_rows, "sqlite")
-def _json_rows_sqlite(element: Any, compiler: SQLCompiler, **kwargs: Any) -> str:
-    return f"json_each({compiler.process(element.clauses, **kwargs)})"
-
-
-@compiles(json_rows, "postgresql")
-def _json_rows_postgresql(element: Any, compiler: SQLCompiler, **kwargs: Any) -> str:
-    return f"jsonb_array_elements_text(CAST({compiler.process(element.clauses, **kwargs)} AS jsonb))"
-
-
-def json_column(parameter: str, kind: TypeEngine[Any]) -> tuple[TableValuedAlias, ColumnElement[Any]]:
-    """A JSON array of plain values as a table of one column.
-
-    Args:
-        parameter: the name of the bound JSON text.
-        kind: the SQL type of its elements.
-
-    Returns:
-        The table to select from, and its column.
-    """
-    rows = json_rows(bindparam(parameter, type_=Text)).table_valued(column("value", Text), name="j")
-    return rows, cast(rows.c.value, kind)
-
-
-def json_records(kinds: Mapping[str, TypeEngine[Any]]) -> TableValuedAlias:
-    """A JSON array of objects as a table, bound as the parameter ``records``; for PostgreSQL alone.
-
-    Args:
-        kinds: the objects' keys, which are the table's columns, and their SQL types.
-    """
-    columns = [column(name, kind) for name, kind in kinds.items()]
-    objects = func.json_to_recordset(cast(bindparam("records", type_=Text), JSON))
-    return objects.table_valued(*columns, name="records").render_derived(with_types=True)
-
-
-def _partial(name: str, *columns: Any, where: str) -> Index:
-    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
-
 
 # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 jobs = Table(
     "jobs",
     metadata,
-    Column("n", _Number, primary_key=True),
+    Column("n", Number, primary_key=True),
     Column("id", String, nullable=False, unique=True),
     Column("owner", String, nullable=False),
     Column("name", String),
@@ -155,9 +77,9 @@ jobs = Table(
 tasks = Table(
     "tasks",
     metadata,
-    Column("seq", _Number, primary_key=True),
+    Column("seq", Number, primary_key=True),
     Column("id", String, nullable=False, unique=True),
-    Column("job", _Number, nullable=False),
+    Column("job", Number, nullable=False),
     Column("priority", Integer, nullable=False),
     Column("reward_wei", String, nullable=False),
     Column("max_attempts", Integer, nullable=False),
@@ -165,11 +87,11 @@ tasks = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
     Column("status", String, nullable=False),
-    Column("lane", _Number, nullable=False),
+    Column("lane", Number, nullable=False),
     #: The holder, or the last one: whose late result is told from a stranger's.
-    Column("worker", _Number),
+    Column("worker", Number),
     Column("boot", String),
-    Column("fence", _Number, nullable=False),
+    Column("fence", Number, nullable=False),
     Column("via", String),
     Column("lease_until", Double),
     Column("granted_at", Double),
@@ -184,12 +106,12 @@ tasks = Table(
     Column("reason", String),
     Column("detail", Text),
     Column("result", String),
-    Column("result_bytes", _Number),
+    Column("result_bytes", Number),
     Column("finished_at", Double),
     Column("funding_generation", Integer, nullable=False),
     #: How many events it has, and the last of them.
     Column("events", Integer, nullable=False),
-    Column("last_event", _Number, nullable=False),
+    Column("last_event", Number, nullable=False),
     Column("accepted", Double),
     Column("on_chain", Double),
     Column("paid", Double),
@@ -198,19 +120,19 @@ tasks = Table(
     Column("rank", Double, nullable=False, server_default=text("0")),
 )
 _PENDING, _WAITING, _ACTIVE = Status.PENDING.value, Status.WAITING.value, Status.ACTIVE.value
-_partial("tasks_ready", tasks.c.lane, tasks.c.rank, tasks.c.seq, where=f"status = '{_PENDING}'")
-_partial("tasks_waiting", tasks.c.wake_at, where=f"status = '{_WAITING}'")
+partial("tasks_ready", tasks.c.lane, tasks.c.rank, tasks.c.seq, where=f"status = '{_PENDING}'")
+partial("tasks_waiting", tasks.c.wake_at, where=f"status = '{_WAITING}'")
 # Serves a worker's leases, and the clock, which reads it whole: what is active is as much as there are slots.
-_partial("tasks_held", tasks.c.worker, tasks.c.lease_until, where=f"status = '{_ACTIVE}'")
-_partial("tasks_expiring", tasks.c.expires_at, where=f"status IN ('{_PENDING}', '{_WAITING}')")
-_partial("tasks_passed_over", tasks.c.passed_until, where="passed_until IS NOT NULL")
+partial("tasks_held", tasks.c.worker, tasks.c.lease_until, where=f"status = '{_ACTIVE}'")
+partial("tasks_expiring", tasks.c.expires_at, where=f"status IN ('{_PENDING}', '{_WAITING}')")
+partial("tasks_passed_over", tasks.c.passed_until, where="passed_until IS NOT NULL")
 Index("tasks_of_job", tasks.c.job, tasks.c.seq)
 
 #: What only the worker, the owner and a replay read: kept aside, so that a transition rewrites a short row.
 task_bodies = Table(
     "task_bodies",
     metadata,
-    Column("seq", _Number, primary_key=True),
+    Column("seq", Number, primary_key=True),
     Column("body", Text, nullable=False),
     Column("dedupe", String, nullable=False),
     Column("dedupe_ttl_s", Double, nullable=False),
@@ -221,26 +143,26 @@ dedupes = Table(
     "dedupes",
     metadata,
     Column("digest", String, primary_key=True),
-    Column("seq", _Number, nullable=False),
+    Column("seq", Number, nullable=False),
     sqlite_with_rowid=False,
 )
 
 events = Table(
     "events",
     metadata,
-    Column("id", _Number, primary_key=True),
-    Column("seq", _Number, nullable=False),
+    Column("id", Number, primary_key=True),
+    Column("seq", Number, nullable=False),
     #: The task's own count, from 1.
     Column("n", Integer, nullable=False),
-    Column("previous", _Number),
+    Column("previous", Number),
     Column("move", String, nullable=False),
     Column("source", String),
     Column("target", String, nullable=False),
     Column("actor", String, nullable=False),
     #: The operator; the assignee is ``worker``, the requester the job's owner.
     Column("who", String),
-    Column("worker", _Number),
-    Column("fence", _Number),
+    Column("worker", Number),
+    Column("fence", Number),
     Column("reason", String),
     Column("detail", Text),
     Column("at", Double, nullable=False),
@@ -259,7 +181,7 @@ manifests = Table(
 demands = Table(
     "demands",
     metadata,
-    Column("n", _Number, primary_key=True),
+    Column("n", Number, primary_key=True),
     #: Canonical JSON of the whole demand: what makes it one.
     Column("key", Text, nullable=False, unique=True),
 )
@@ -267,7 +189,7 @@ demands = Table(
 hosts = Table(
     "hosts",
     metadata,
-    Column("n", _Number, primary_key=True),
+    Column("n", Number, primary_key=True),
     Column("host", String, nullable=False, unique=True),
     Column("tokens", Double, nullable=False),
     Column("refilled_at", Double, nullable=False),
@@ -291,27 +213,27 @@ hosts = Table(
 lanes = Table(
     "lanes",
     metadata,
-    Column("n", _Number, primary_key=True),
-    Column("demand", _Number, nullable=False),
-    Column("host", _Number, nullable=False),
+    Column("n", Number, primary_key=True),
+    Column("demand", Number, nullable=False),
+    Column("host", Number, nullable=False),
     #: Its first ready task; NULL where there is none.
     Column("head_rank", Double),
-    Column("head_seq", _Number),
+    Column("head_seq", Number),
     #: When its host may be asked again; NULL where that is now.
     Column("opens_at", Double),
     Index("lanes_of_host", "host", "demand", unique=True),
 )
-_partial(
+partial(
     "lanes_ready",
     lanes.c.demand,
     lanes.c.head_rank,
     lanes.c.head_seq,
     where="head_seq IS NOT NULL AND opens_at IS NULL",
 )
-_partial("hosts_delayed", hosts.c.n, where="unfinished IS NOT NULL")
-_partial("hosts_apart", hosts.c.n, where="apart IS NOT NULL")
-_partial("hosts_slow", hosts.c.n, where="slow_until IS NOT NULL")
-_partial("lanes_closed", lanes.c.opens_at, where="opens_at IS NOT NULL")
+partial("hosts_delayed", hosts.c.n, where="unfinished IS NOT NULL")
+partial("hosts_apart", hosts.c.n, where="apart IS NOT NULL")
+partial("hosts_slow", hosts.c.n, where="slow_until IS NOT NULL")
+partial("lanes_closed", lanes.c.opens_at, where="opens_at IS NOT NULL")
 
 # ── what the operator said, and what is held against whom (``rules``) ─────────────────────────────────────────────
 
@@ -326,7 +248,7 @@ pauses = Table(
     Column("why", Text, nullable=False),
     Column("since", Double, nullable=False),
     #: The job's tasks up to this one (its seq) are back in line; NULL while the pause holds.
-    Column("resumed_to", _Number),
+    Column("resumed_to", Number),
     sqlite_with_rowid=False,
 )
 
@@ -345,8 +267,8 @@ approvals = Table(
 records = Table(
     "records",
     metadata,
-    Column("worker", _Number, primary_key=True, autoincrement=False),
-    Column("host", _Number, primary_key=True, autoincrement=False),
+    Column("worker", Number, primary_key=True, autoincrement=False),
+    Column("host", Number, primary_key=True, autoincrement=False),
     #: It was turned away there: it asks nothing of it before.
     Column("held_until", Double),
     Column("held_why", Text),
@@ -373,7 +295,7 @@ contexts = Table(
     metadata,
     Column("kind", String, primary_key=True),
     Column("name", String, primary_key=True),
-    Column("worker", _Number, nullable=False),
+    Column("worker", Number, nullable=False),
     Column("used_at", Double, nullable=False),
     Column("accepted", Integer, nullable=False),
     Column("challenges", Integer, nullable=False),
@@ -390,8 +312,8 @@ version_counts = Table(
     Column("worker", String, primary_key=True),
     #: The version of the kind's executor.
     Column("version", String, primary_key=True),
-    Column("done", _Number, nullable=False),
-    Column("failed", _Number, nullable=False),
+    Column("done", Number, nullable=False),
+    Column("failed", Number, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -400,7 +322,7 @@ egress = Table(
     "egress",
     metadata,
     Column("prefix", String, primary_key=True),
-    Column("host", _Number, primary_key=True, autoincrement=False),
+    Column("host", Number, primary_key=True, autoincrement=False),
     Column("until", Double, nullable=False),
     Column("why", Text, nullable=False),
     sqlite_with_rowid=False,
@@ -410,7 +332,7 @@ egress = Table(
 acts = Table(
     "acts",
     metadata,
-    Column("n", _Number, primary_key=True),
+    Column("n", Number, primary_key=True),
     Column("at", Double, nullable=False),
     Column("who", String, nullable=False),
     #: A word: paused, resumed, quarantined, …
@@ -427,7 +349,7 @@ counters = Table(
     "counters",
     metadata,
     Column("name", String, primary_key=True),
-    Column("value", _Number, nullable=False),
+    Column("value", Number, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -435,16 +357,16 @@ status_counts = Table(
     "status_counts",
     metadata,
     Column("status", String, primary_key=True),
-    Column("tasks", _Number, nullable=False),
+    Column("tasks", Number, nullable=False),
     sqlite_with_rowid=False,
 )
 
 job_counts = Table(
     "job_counts",
     metadata,
-    Column("job", _Number, primary_key=True),
+    Column("job", Number, primary_key=True),
     Column("status", String, primary_key=True),
-    Column("tasks", _Number, nullable=False),
+    Column("tasks", Number, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -454,7 +376,7 @@ durations = Table(
     metadata,
     Column("kind", String, primary_key=True),
     Column("bucket", Integer, primary_key=True),
-    Column("samples", _Number, nullable=False),
+    Column("samples", Number, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -463,7 +385,7 @@ last_writer = Table(
     "last_writer",
     metadata,
     Column("n", Integer, primary_key=True, autoincrement=False),
-    Column("holder", _Number, nullable=False),
+    Column("holder", Number, nullable=False),
 )
 
 #: One row: whose ledger this is, where roots could come that don't know (``roots.register``).
@@ -493,7 +415,7 @@ roots = Table(
 workers = Table(
     "workers",
     metadata,
-    Column("n", _Number, primary_key=True),
+    Column("n", Number, primary_key=True),
     Column("address", String, nullable=False),
     Column("instance", String, nullable=False),
     #: JSON: the boots of its full turns, newest first; leases belong to the first.
@@ -565,187 +487,4 @@ idempotency = Table(
     Column("answer", Text, nullable=False),
     Column("at", Double, nullable=False),
     Index("idempotency_by_age", "at"),
-)
-
-# ── money (``money_ops`` says what each is); rows of these are never deleted ──────────────────────────────────────
-
-intents = Table(
-    "intents",
-    metadata,
-    Column("n", _Number, primary_key=True),
-    Column("slot", String, nullable=False),
-    Column("key", String, nullable=False),
-    Column("kind", String, nullable=False),
-    Column("sender", String, nullable=False),
-    Column("task", String),
-    Column("generation", Integer),
-    Column("amount_wei", String, nullable=False),
-    Column("payee", String),
-    Column("output", String),
-    Column("state", String, nullable=False),
-    Column("nonce", _Number),
-    Column("tries", Integer, nullable=False),
-    Column("delays", Integer, nullable=False),
-    Column("not_before", Double),
-    Column("note", Text),
-    Column("created_at", Double, nullable=False),
-    Column("done_at", Double),
-    Index("intents_by_key", "slot", "key", unique=True),
-)
-_partial("intents_queued", intents.c.sender, intents.c.n, where="state = 'queued'")
-_partial("intents_parked", intents.c.sender, where="state = 'parked'")
-_partial("intents_of_transaction", intents.c.sender, intents.c.nonce, where="nonce IS NOT NULL")
-
-transactions = Table(
-    "transactions",
-    metadata,
-    Column("sender", String, primary_key=True),
-    Column("nonce", _Number, primary_key=True, autoincrement=False),
-    Column("epoch", _Number, nullable=False),
-    Column("state", String, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    Column("value_wei", String, nullable=False),
-    Column("draw_wei", String, nullable=False),
-    Column("gas", _Number, nullable=False),
-    Column("signed_at", Double, nullable=False),
-    Column("signed_block", _Number, nullable=False),
-    Column("sent_at", Double),
-    Column("mined_number", _Number),
-    Column("mined_hash", String),
-    Column("mined_tx", String),
-    Column("final_at", Double),
-)
-_partial(
-    "transactions_watched",
-    transactions.c.sender,
-    transactions.c.nonce,
-    where="state IN ('signed', 'sent', 'mined', 'foreign', 'final')",
-)
-
-attempts = Table(
-    "attempts",
-    metadata,
-    Column("sender", String, primary_key=True),
-    Column("nonce", _Number, primary_key=True, autoincrement=False),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("hash", String, nullable=False, unique=True),
-    Column("raw", LargeBinary, nullable=False),
-    Column("max_fee_wei", String, nullable=False),
-    Column("tip_wei", String, nullable=False),
-    Column("at", Double, nullable=False),
-)
-
-senders = Table(
-    "senders",
-    metadata,
-    Column("address", String, primary_key=True),
-    Column("chain_id", _Number, nullable=False),
-    Column("contract", String, nullable=False),
-    Column("epoch", _Number, nullable=False),
-    Column("holder", String),
-    Column("held_until", Double, nullable=False),
-    Column("next_nonce", _Number, nullable=False),
-    Column("anchor_number", _Number, nullable=False),
-    Column("anchor_hash", String, nullable=False),
-    Column("since_number", _Number, nullable=False),
-    Column("since_balance_wei", String, nullable=False),
-    Column("stopped", Text),
-    Column("stopped_at", Double),
-)
-
-# ── path B (``channels``): what a payee earned, and what is locked for it; rows of these are never deleted ─────────
-
-channels = Table(
-    "channels",
-    metadata,
-    Column("payer", String, primary_key=True),
-    Column("payee", String, primary_key=True),
-    #: How many tasks were accepted on it, what they come to, and the hash chain over them.
-    Column("accepted", _Number, nullable=False),
-    Column("owed_wei", String, nullable=False),
-    Column("tasks_root", LargeBinary, nullable=False),
-    #: What it should hold in all, and how often it was asked for funds.
-    Column("target_wei", String, nullable=False),
-    Column("fundings", _Number, nullable=False),
-    #: As the chain had it at a final block; what was paid from it never falls.
-    Column("locked_wei", String, nullable=False),
-    Column("settled_wei", String, nullable=False),
-    Column("exit_at", _Number),
-    #: The last of its vouchers that the chain's money covers, and the last that was paid.
-    Column("covered", _Number, nullable=False),
-    Column("paid", _Number, nullable=False),
-    Column("seen_number", _Number),
-    sqlite_with_rowid=False,
-)
-
-#: The accepted tasks of a channel, in order: what a voucher over the first n of them says.
-vouchers = Table(
-    "vouchers",
-    metadata,
-    Column("task", String, primary_key=True),
-    Column("generation", Integer, primary_key=True, autoincrement=False),
-    Column("payer", String, nullable=False),
-    Column("payee", String, nullable=False),
-    Column("n", _Number, nullable=False),
-    Column("result", String, nullable=False),
-    Column("reward_wei", String, nullable=False),
-    #: Padded with zeros, so that texts compare as numbers do.
-    Column("cumulative_wei", String, nullable=False),
-    Column("tasks_root", LargeBinary, nullable=False),
-    Column("at", Double, nullable=False),
-    Index("vouchers_of_channel", "payer", "payee", "n", unique=True),
-    Index("vouchers_by_amount", "payer", "payee", "cumulative_wei", unique=True),
-    sqlite_with_rowid=False,
-)
-
-# ── who may spend how much, and what was signed for (``allowances``, ``receipts``) ────────────────────────────────
-
-#: What the operator lets a requester spend, and what is spent or promised of it.
-allowances = Table(
-    "allowances",
-    metadata,
-    Column("owner", String, primary_key=True),
-    Column("granted_wei", String, nullable=False),
-    Column("spent_wei", String, nullable=False),
-    sqlite_with_rowid=False,
-)
-
-#: Of each job that pays: whose allowance it is charged to (NULL: nobody's, it is an operator's), and its cap.
-budgets = Table(
-    "budgets",
-    metadata,
-    Column("job", _Number, primary_key=True, autoincrement=False),
-    Column("owner", String),
-    Column("budget_wei", String),
-    Column("spent_wei", String, nullable=False),
-)
-
-#: What was charged for each funding of a task, and when it was given back; rows of it are never deleted.
-charges = Table(
-    "charges",
-    metadata,
-    Column("task", String, primary_key=True),
-    Column("generation", Integer, primary_key=True, autoincrement=False),
-    Column("job", _Number, nullable=False),
-    Column("amount_wei", String, nullable=False),
-    Column("at", Double, nullable=False),
-    Column("returned_at", Double),
-    sqlite_with_rowid=False,
-)
-
-#: What workers signed at completion; ``acceptance`` is the root's signature (JSON), once it was asked for.
-receipts = Table(
-    "receipts",
-    metadata,
-    Column("task", String, primary_key=True),
-    Column("generation", Integer, primary_key=True, autoincrement=False),
-    Column("fence", _Number, nullable=False),
-    Column("worker", String, nullable=False),
-    Column("payout", String, nullable=False),
-    Column("result", String, nullable=False),
-    Column("reward_wei", String, nullable=False),
-    Column("signature", String, nullable=False),
-    Column("accepted_at", Double, nullable=False),
-    Column("acceptance", Text),
-    sqlite_with_rowid=False,
 )

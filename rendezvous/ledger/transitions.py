@@ -19,6 +19,22 @@ import structlog
 from sqlalchemy.engine import Engine
 
 from rendezvous.ledger import acts, allowances, clock, money, people, requests
+from rendezvous.ledger.act_ops import (
+    Admit,
+    ApproveVersion,
+    Enrol,
+    FailByHand,
+    KeepApart,
+    LiftQuarantine,
+    Pause,
+    PutInvite,
+    PutKey,
+    Quarantine,
+    Resume,
+    Revoke,
+    SetAllowance,
+    TakeBack,
+)
 from rendezvous.ledger.channels import adopt_voucher, see_channels
 from rendezvous.ledger.grants import assign, grant, result
 from rendezvous.ledger.lines import Lines
@@ -33,36 +49,22 @@ from rendezvous.ledger.money_ops import (
     SeeChannels,
 )
 from rendezvous.ledger.ops import (
-    Admit,
-    ApproveVersion,
     Assign,
     Cancel,
-    Enrol,
-    FailByHand,
     Forget,
     HearOf,
     HoldHost,
     KeepAcceptance,
-    KeepApart,
     LedgerEvent,
-    LiftQuarantine,
     Op,
-    Pause,
     Probe,
-    PutInvite,
-    PutKey,
-    Quarantine,
     Rearm,
     RemoveWorker,
     Replay,
-    Resume,
-    Revoke,
     SeeWorkers,
-    SetAllowance,
     SetHostPace,
     Submit,
     Sweep,
-    TakeBack,
     TakeTurn,
 )
 from rendezvous.ledger.records import take_reports

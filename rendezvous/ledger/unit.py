@@ -22,10 +22,11 @@ from rendezvous.ledger.batch_statements import MUTABLE, EventKind
 from rendezvous.ledger.engine import Compiled
 from rendezvous.ledger.memory import Fleet, Memory
 from rendezvous.ledger.money import Purse
-from rendezvous.ledger.ops import LedgerEvent, WorkerRef
+from rendezvous.ledger.ops import LedgerEvent
 from rendezvous.ledger.rows import Job, Lane, TaskRow, WorkerRow, demand_of
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import Statements
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.ledger.views import who_acted
 from rendezvous.ledger.writer import WriterConnection
 from rendezvous.policy import leases

@@ -8,8 +8,9 @@ import orjson
 import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
-from rendezvous.ledger.ops import WorkerRef
+from rendezvous.ledger.ops import SeenWorker
 from rendezvous.ledger.rows import demand_of
+from rendezvous.ledger.values import WorkerRef
 from swarm.model import Actor, Status
 from swarm.wire import EventView, Requires, TaskView
 
@@ -18,6 +19,7 @@ __all__ = [
     "event_view",
     "event_views",
     "exported",
+    "seen_worker",
     "task_view",
     "task_views",
     "who_acted",
@@ -160,3 +162,16 @@ def who_acted(who: str | None, by: Actor, *, owner: str, worker: WorkerRef | Non
     if by is Actor.REQUESTER:
         return owner
     return worker.address if worker is not None and (by is Actor.ASSIGNEE or by is Actor.WORKER) else None
+
+
+def seen_worker(row: Any) -> SeenWorker:
+    """A row of ``workers``."""
+    return SeenWorker(
+        worker=WorkerRef(row.address, row.instance),
+        payout=row.payout,
+        peer_id=row.peer_id,
+        boot=row.boot,
+        hello=row.hello,
+        stats=row.stats,
+        at=row.seen_at,
+    )

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from rendezvous.ledger import tables as t
 from rendezvous.ledger.lines import EVERYWHERE
-from rendezvous.ledger.ops import WorkerFacts, WorkerRef
 from rendezvous.ledger.policy_queries import read_asking, read_contexts, read_rules
 from rendezvous.ledger.rows import demand_of
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.policy.eligibility import Candidate, check_demand, decide
 from rendezvous.policy.pacing import Bucket
 from rendezvous.policy.slowness import SOON_S

@@ -12,9 +12,10 @@ import uuid6
 
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.migrate import migrate
-from rendezvous.ledger.ops import DoneItem, Granted, PreparedTask, Submit, TakeTurn, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import DoneItem, Granted, PreparedTask, Submit, TakeTurn
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.transitions import LedgerCore
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from swarm.wire import Requires
 
 NOTHING = Requires()

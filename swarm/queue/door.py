@@ -39,20 +39,8 @@ from swarm.model import Address, Refusal, RefusalCode, Status, TaskId
 from swarm.queue.messages import parse_lines
 from swarm.queue.port import ClosedByBlock, Delivery, Gate, QueueStats, as_task, export_line, lost
 from swarm.signing import JoinLink, parse_join_link
-from swarm.wire import (
-    MAX_INLINE_MANIFEST_BYTES,
-    MAX_SLOTS,
-    Grant,
-    Held,
-    Hello,
-    JobView,
-    NewTask,
-    TaskView,
-    Turn,
-    TurnAnswer,
-    decode,
-    encode,
-)
+from swarm.turn_wire import Grant, Held, Turn, TurnAnswer
+from swarm.wire import MAX_INLINE_MANIFEST_BYTES, MAX_SLOTS, Hello, JobView, NewTask, TaskView, decode, encode
 
 __all__ = ["DoorQueue", "open_door_queue"]
 

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from swarm.model import Status
-from swarm.wire import Done, Failed, Grant, Stats
+from swarm.turn_wire import Done, Failed, Grant, Stats
 from swarm.worker.earnings import Earnings
 from swarm.worker.effects import Effect, Promised, Settled, Shelved, Start, Stop, StopReason, Verdict
 from swarm.worker.journal import Journal

@@ -20,8 +20,9 @@ import trio
 
 from swarm.errors import StoreFull
 from swarm.model import Address, Cid, TaskId
+from swarm.turn_wire import Grant, SignedVoucher
 from swarm.vouchers import Escrow
-from swarm.wire import EthereumSettings, Grant, SignedVoucher
+from swarm.wire import EthereumSettings
 from swarm.worker.promises import Account, Expected, KeptVoucher, Objection, check_voucher
 from swarm.worker.voucher_book import open_voucher_book
 

@@ -11,7 +11,8 @@ import enum
 import attrs
 
 from swarm.model import TaskId
-from swarm.wire import Done, ErrorBody, Failed, Grant, Released, SignedVoucher
+from swarm.turn_wire import Done, Failed, Grant, Released, SignedVoucher
+from swarm.wire import ErrorBody
 
 Entry = Done | Failed | Released
 

@@ -17,8 +17,9 @@ from swarm.errors import StoreFull
 from swarm.executors.base import Execution, Executor, TaskDeferred, TaskFailed, Tools
 from swarm.logs import working_on
 from swarm.model import Address, Reason, TaskId
+from swarm.turn_wire import Grant
 from swarm.web.blocked import heeded
-from swarm.wire import REASON_PATTERN, Grant
+from swarm.wire import REASON_PATTERN
 from swarm.worker.leases import Executions
 from swarm.worker.results import Broken, Deferred, Executed, Result
 

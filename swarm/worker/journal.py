@@ -20,7 +20,8 @@ import trio
 
 from swarm.errors import ConfigurationError, MalformedInput, StoreFull
 from swarm.model import TaskId
-from swarm.wire import Done, Failed, decode, encode
+from swarm.turn_wire import Done, Failed
+from swarm.wire import decode, encode
 from swarm.worker import sqlite_file
 from swarm.worker.records import Record, State
 

@@ -16,6 +16,7 @@ import attrs
 from swarm.content.cid import parse_cid
 from swarm.errors import MalformedInput
 from swarm.model import Address, Cid, TaskId, Wei
+from swarm.turn_wire import SignedVoucher
 from swarm.vouchers import (
     EMPTY_TASKS_ROOT,
     MAX_WEI,
@@ -25,7 +26,6 @@ from swarm.vouchers import (
     next_tasks_root,
     voucher_signer,
 )
-from swarm.wire import SignedVoucher
 
 __all__ = ["Account", "Expected", "KeptVoucher", "Objection", "check_voucher"]
 

@@ -7,7 +7,7 @@ import enum
 import attrs
 
 from swarm.model import TaskId
-from swarm.wire import Done, Failed
+from swarm.turn_wire import Done, Failed
 
 
 class State(enum.StrEnum):

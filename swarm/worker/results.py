@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from swarm.content.manifest import Manifest
-from swarm.wire import Grant
+from swarm.turn_wire import Grant
 
 
 @attrs.frozen(kw_only=True)

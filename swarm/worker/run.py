@@ -31,18 +31,8 @@ from swarm.executors.registry import Executors, load_executors
 from swarm.identity import Identity
 from swarm.model import Cid
 from swarm.signing import JoinLink
-from swarm.wire import (
-    Announcement,
-    CancelPush,
-    CompletionProof,
-    Grant,
-    GrantPush,
-    Hello,
-    Nudge,
-    PausePush,
-    Settings,
-    Stats,
-)
+from swarm.turn_wire import CancelPush, CompletionProof, Grant, GrantPush, Nudge, PausePush, Stats
+from swarm.wire import Announcement, Hello, Settings
 from swarm.worker.channel_watch import watch_channel
 from swarm.worker.dispatch import Counters, Dispatch
 from swarm.worker.earnings import open_earnings

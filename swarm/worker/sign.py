@@ -13,7 +13,8 @@ import trio
 from swarm.identity import Identity
 from swarm.model import Address, Cid
 from swarm.receipts import sign_completion
-from swarm.wire import Completion, CompletionProof, Grant
+from swarm.turn_wire import CompletionProof, Grant
+from swarm.wire import Completion
 
 __all__ = ["prove"]
 

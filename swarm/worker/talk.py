@@ -14,7 +14,7 @@ import trio
 
 from swarm.errors import DoorRefused, DoorUnreachable
 from swarm.model import TURNS_AWAY
-from swarm.wire import CancelPush, GrantPush, Nudge, PausePush, Stats, Turn, TurnAnswer, TurnRefused
+from swarm.turn_wire import CancelPush, GrantPush, Nudge, PausePush, Stats, Turn, TurnAnswer, TurnRefused
 from swarm.worker.effects import Effect
 from swarm.worker.turns import Turns
 from swarm.worker.wake import Wake

@@ -15,8 +15,8 @@ from swarm.executors.base import Capture, TaskFailed, Tools
 from swarm.executors.parser import Parser
 from swarm.identity import Identity
 from swarm.model import Address, Reason
+from swarm.turn_wire import Grant
 from swarm.web.fetcher import Fetcher, FetchSettings, open_fetcher
-from swarm.wire import Grant
 from swarm.worker.dispatch import Counters
 from swarm.worker.settings import WorkerSettings
 from swarm.worker.storage import Storage

@@ -19,17 +19,12 @@ import attrs
 import msgspec
 
 from swarm.model import RefusalCode, TaskId
-from swarm.wire import (
-    MAX_INT,
-    MAX_SLOTS,
-    Announcement,
+from swarm.turn_wire import (
     Done,
-    ErrorBody,
     Failed,
     Grant,
     GrantPush,
     Held,
-    Hello,
     Outcome,
     Released,
     SignedVoucher,
@@ -37,9 +32,11 @@ from swarm.wire import (
     Turn,
     TurnAnswer,
 )
+from swarm.wire import MAX_INT, MAX_SLOTS, Announcement, ErrorBody, Hello
 from swarm.worker.choose import OfferBook
 from swarm.worker.effects import Effect, Entry, Promised, Settled, Shelved, Start, Stop, StopReason, Verdict
 from swarm.worker.held import Lease, Stage
+from swarm.worker.reports import MALFORMED, STALE, TRANSIENT, Report
 
 __all__ = ["BEAT_S", "Lease", "Stage", "Turns"]
 
@@ -66,31 +63,6 @@ LONGEST_WAIT_S: Final = 300.0
 #: its lease runs out.
 MAX_UNSAID: Final = 2 * MAX_SLOTS
 
-#: The door is willing but not able: the same outcome is reported again later.
-_TRANSIENT: Final = frozenset(
-    {
-        RefusalCode.LEDGER_UNAVAILABLE,
-        RefusalCode.IPFS_UNAVAILABLE,
-        RefusalCode.STORE_FULL,
-        RefusalCode.RATE_LIMITED,
-        RefusalCode.SHUTTING_DOWN,
-        RefusalCode.INTERNAL,
-    }
-)
-#: The lease is over, but the result is good: a new grant of the task makes it welcome.
-_STALE: Final = frozenset({RefusalCode.INVALID_ASSIGNEE, RefusalCode.LEASE_EXPIRED})
-#: The door can't parse the turn: an entry of it is at fault, and must not take its neighbours along.
-_MALFORMED: Final = frozenset({RefusalCode.BAD_REQUEST, RefusalCode.UNSTORABLE_TEXT, RefusalCode.BODY_TOO_LARGE})
-
-
-@attrs.define(kw_only=True)
-class _Report:
-    entry: Entry
-    not_before: float
-    tries: int = 0
-    #: Said alone, since a turn with it in company was malformed.
-    alone: bool = False
-
 
 @attrs.frozen(kw_only=True)
 class _Open:
@@ -98,7 +70,7 @@ class _Open:
 
     turn: Turn
     sent_at: float
-    reports: tuple[_Report, ...]
+    reports: tuple[Report, ...]
 
 
 class Turns:
@@ -133,7 +105,7 @@ class Turns:
         self.draining = False
         self.answered_at: float | None = None
         self._leases: dict[int, Lease] = {}
-        self._reports: dict[tuple[TaskId, int], _Report] = {}
+        self._reports: dict[tuple[TaskId, int], Report] = {}
         self._open: _Open | None = None
         self._n = 0
         self._sent_at = now - BEAT_S
@@ -235,7 +207,7 @@ class Turns:
         self._say(entry, now)
 
     def _say(self, entry: Entry, now: float) -> None:
-        self._reports[entry.task, entry.fence] = _Report(entry=entry, not_before=now)
+        self._reports[entry.task, entry.fence] = Report(entry=entry, not_before=now)
 
     def give_back(self, fence: int, now: float, why: StopReason = StopReason.RELEASED) -> list[Effect]:
         """Release a lease; the attempt isn't counted."""
@@ -392,7 +364,7 @@ class Turns:
                 lease.renew_at = now + lease.lease_s * RENEW_AGAIN_SHARE
             yield Held(task=lease.task, fence=lease.fence, renew=renew)
 
-    def _due_reports(self, now: float) -> tuple[_Report, ...]:
+    def _due_reports(self, now: float) -> tuple[Report, ...]:
         due = [report for report in self._reports.values() if report.not_before <= now]
         alone = next((report for report in due if report.alone), None)
         return (alone,) if alone is not None else tuple(due[:MAX_REPORTS])
@@ -439,7 +411,7 @@ class Turns:
             return []
         if error.code == RefusalCode.STALE_TURN and self._count_on(error, opened):
             return []
-        if error.code not in _MALFORMED:
+        if error.code not in MALFORMED:
             wait_s = error.retry_after_s if error.retry_after_s is not None else REPORT_AGAIN_S
             self.unanswered(now, wait_s=min(wait_s, LONGEST_WAIT_S))
             return []
@@ -520,7 +492,7 @@ class Turns:
             error = outcome.error if outcome is not None else None
             if outcome is not None and error is None:
                 yield self._settle(report, Verdict.TAKEN, status=outcome.status)
-            elif error is None or error.code in _TRANSIENT:
+            elif error is None or error.code in TRANSIENT:
                 report.tries += 1
                 wait_s = min(REPORT_AGAIN_S * 2 ** min(report.tries - 1, 10), REPORT_AGAIN_MAX_S)
                 asked_s = (error.retry_after_s if error else None) or 0.0
@@ -536,11 +508,11 @@ class Turns:
                 report.entry = msgspec.structs.replace(report.entry, proof=None)
                 report.not_before = now
             else:
-                stale = error.code in _STALE and isinstance(report.entry, Done)
+                stale = error.code in STALE and isinstance(report.entry, Done)
                 yield self._settle(report, Verdict.STALE if stale else Verdict.REFUSED, error=error)
 
     def _settle(
-        self, report: _Report, verdict: Verdict, *, status: str | None = None, error: ErrorBody | None = None
+        self, report: Report, verdict: Verdict, *, status: str | None = None, error: ErrorBody | None = None
     ) -> Settled:
         self._reports.pop((report.entry.task, report.entry.fence), None)
         self._leases.pop(report.entry.fence, None)

@@ -20,7 +20,8 @@ from swarm.content.manifest import Manifest, decode_manifest, encode_manifest
 from swarm.errors import ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput, StoreFull
 from swarm.logs import working_on
 from swarm.model import Cid, Reason, TaskId
-from swarm.wire import MAX_INLINE_MANIFEST_BYTES, CompletionProof, Done, Failed, Grant
+from swarm.turn_wire import CompletionProof, Done, Failed, Grant
+from swarm.wire import MAX_INLINE_MANIFEST_BYTES
 from swarm.worker.records import Record, State
 from swarm.worker.results import Broken, Deferred, Executed, Result
 from swarm.worker.storage import ContentLostError, Storage

@@ -18,9 +18,10 @@ from rendezvous.chain.outbox import Rules, Worry, WorryCode
 from rendezvous.chain.rpc import Rpc
 from rendezvous.chain.sender import Round, Signer, TransactionSender
 from rendezvous.ledger.money_ops import Book, ClaimSender, Intent, IntentState, Record, Sender, SenderHeld
-from rendezvous.ledger.ops import LeaseRef, WorkerRef
+from rendezvous.ledger.ops import LeaseRef
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from swarm.content.cid import raw_cid
 from swarm.model import Status, TaskId
 from swarm.vouchers import Channel, chain_task_id

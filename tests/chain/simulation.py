@@ -37,8 +37,9 @@ from rendezvous.ledger.money_ops import (
     Sender,
     Signed,
 )
-from rendezvous.ledger.ops import LeaseRef, WorkerRef
+from rendezvous.ledger.ops import LeaseRef
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from swarm.content.cid import raw_cid
 from swarm.errors import RpcSaid, RpcUnreachable
 from swarm.model import TERMINAL, Settle, Status, TaskId

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rendezvous.ledger.ops import SetAllowance
+from rendezvous.ledger.act_ops import SetAllowance
 from swarm.model import Status
 from tests.chain.hardhat import Chain
 from tests.chain.pay_world import ALICE, REWARD, PayWorld, check_books

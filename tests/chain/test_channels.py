@@ -13,7 +13,7 @@ from rendezvous.chain import escrow
 from rendezvous.chain.keys import LocalSigner
 from rendezvous.chain.rpc import Rpc
 from rendezvous.ledger.money_ops import AddIntent, IntentKind, IntentState
-from rendezvous.ledger.ops import WorkerRef
+from rendezvous.ledger.values import WorkerRef
 from swarm.chain_reader import redeem_data, release_data
 from swarm.errors import RpcSaid
 from swarm.model import Settle, TaskId

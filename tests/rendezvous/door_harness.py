@@ -24,7 +24,7 @@ from rendezvous.directory import LEDGER, open_directory
 from rendezvous.door.auth import digest_of, new_key
 from rendezvous.door.protocol import DoorRunner
 from rendezvous.door.resources import Door
-from rendezvous.ledger.ops import PutKey
+from rendezvous.ledger.act_ops import PutKey
 from rendezvous.root import open_door
 from rendezvous.settings import RootSettings
 from swarm.content.cid import raw_cid

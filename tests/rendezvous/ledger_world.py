@@ -27,12 +27,11 @@ from rendezvous.ledger.ops import (
     Sweep,
     TakeTurn,
     TurnResult,
-    WorkerFacts,
-    WorkerRef,
 )
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.transitions import LedgerCore
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from swarm.model import TaskId
 from swarm.wire import Requires, TaskView
 from tests.empty_ledger import write_empty_ledger

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from rendezvous.door import session as session_module
-from rendezvous.ledger.ops import Quarantine, Sweep, WorkerRef
+from rendezvous.ledger.act_ops import Quarantine
+from rendezvous.ledger.ops import Sweep
+from rendezvous.ledger.values import WorkerRef
 from tests.rendezvous.door_harness import Reply, Stage, door
 from tests.rendezvous.test_door_session import Talk, talk
 

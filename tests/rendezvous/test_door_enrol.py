@@ -8,7 +8,7 @@ import pytest
 from eth_account import Account
 
 from rendezvous.door.auth import digest_of
-from rendezvous.ledger.ops import Revoke
+from rendezvous.ledger.act_ops import Revoke
 from rendezvous.wiring import new_invite
 from tests.rendezvous.door_harness import Caller, Stage, door
 

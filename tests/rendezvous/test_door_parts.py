@@ -20,7 +20,8 @@ from rendezvous.door.site import CHALLENGE_S, Charter, Site
 from rendezvous.door.storable import storable_fault
 from rendezvous.fleet import KEPT_S, Fleet
 from rendezvous.ledger.memory import LIVE_S
-from rendezvous.ledger.ops import SeenWorker, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import SeenWorker
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from swarm.errors import IpfsUnreachable, LedgerUnavailable, MalformedInput, SwarmError
 from swarm.model import RefusalCode
 from swarm.signing import verify_settings

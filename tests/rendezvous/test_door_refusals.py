@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from rendezvous.ledger.ops import HoldHost, KeepApart, SetHostPace
+from rendezvous.ledger.act_ops import KeepApart
+from rendezvous.ledger.ops import HoldHost, SetHostPace
 from rendezvous.policy import contexts, records
 from rendezvous.policy.hours import Hours, parse_hours
 from swarm.wire import Hello, NewTask

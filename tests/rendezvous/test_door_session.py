@@ -16,7 +16,7 @@ import pytest
 from rendezvous.door import session as session_module
 from rendezvous.door.limits import Limits, RateLimiter
 from rendezvous.fleet import Worker as Known
-from rendezvous.ledger.ops import Revoke
+from rendezvous.ledger.act_ops import Revoke
 from swarm.wire import encode
 from tests.patience import PATIENCE_S
 from tests.rendezvous.door_harness import Stage, Worker, door

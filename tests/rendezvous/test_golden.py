@@ -18,8 +18,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from rendezvous.ledger.ops import FailByHand, LeaseRef, Quarantine, TakeBack, WorkerFacts, WorkerRef
+from rendezvous.ledger.act_ops import FailByHand, Quarantine, TakeBack
+from rendezvous.ledger.ops import LeaseRef
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.policy.retry import RetryRules
 from swarm.content.cid import raw_cid
 from swarm.model import Move, Refusal, RefusalCode, Status

@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.ledger.ops import (
-    ApproveVersion,
-    FailByHand,
-    LiftQuarantine,
-    Pause,
-    Quarantine,
-    Resume,
-    TakeBack,
-    TakeTurn,
-    WorkerRef,
-)
+from rendezvous.ledger.act_ops import ApproveVersion, FailByHand, LiftQuarantine, Pause, Quarantine, Resume, TakeBack
+from rendezvous.ledger.ops import TakeTurn
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.pauses import Scope
 from rendezvous.policy.retry import RetryRules
 from swarm.model import Refusal, RefusalCode, Status, TaskId

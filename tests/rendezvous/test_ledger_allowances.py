@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import uuid6
 
+from rendezvous.ledger.act_ops import AllowanceView, SetAllowance
 from rendezvous.ledger.money_ops import ClaimSender, Deferred, ItemOutcome, Record, RetryParked, Sender, Verdict
-from rendezvous.ledger.ops import AllowanceView, SetAllowance, Submit, SubmitResult
+from rendezvous.ledger.ops import Submit, SubmitResult
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.model import Refusal, RefusalCode, Status
 from tests.rendezvous.ledger_world import ALICE, World, check_consistency, new_task

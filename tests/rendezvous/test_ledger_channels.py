@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 import uuid6
 
-from rendezvous.ledger import tables as t
+from rendezvous.ledger import money_tables as m
+from rendezvous.ledger.act_ops import SetAllowance
 from rendezvous.ledger.channels import ChannelRow
 from rendezvous.ledger.money_ops import AdoptVoucher, ChannelSeen, Intent, IntentKind, IntentState, SeeChannels
-from rendezvous.ledger.ops import SetAllowance, Submit
+from rendezvous.ledger.ops import Submit
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import parse_cid, raw_cid
 from swarm.model import Refusal, Settle, Status, TaskId
@@ -60,7 +61,7 @@ def intents(world: World) -> list[Intent]:
 def end_fund(world: World, state: IntentState = IntentState.DONE) -> None:
     """What the outbox does to a funding."""
     with world.engine.begin() as connection:
-        connection.execute(sa.update(t.intents).values(state=state.value))
+        connection.execute(sa.update(m.intents).values(state=state.value))
 
 
 def test_an_accepted_task_is_a_voucher_and_asks_for_collateral_in_the_same_transaction(world: World) -> None:
@@ -223,7 +224,7 @@ def test_a_task_that_was_funded_by_itself_never_gets_a_voucher(world: World) -> 
     with world.engine.begin() as connection:  # as no operation could make it
         values = {"n": 1, "slot": "create", "key": f"{task}:1", "kind": "create", "sender": PAYER, "amount_wei": "1"}
         rest = {"state": "done", "tries": 0, "delays": 0, "created_at": 0.0}
-        connection.execute(sa.insert(t.intents).values(**values, **rest))
+        connection.execute(sa.insert(m.intents).values(**values, **rest))
     (lease,) = world.claim(ALICE)
     with pytest.raises(Exception, match="paid for twice"):
         world.complete(ALICE, lease, cid=raw_cid(b"result"))

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rendezvous.ledger import tables as t
+from rendezvous.ledger import money_tables as m
 from rendezvous.ledger.money_ops import ChannelSeen, Intent, IntentKind, IntentState, SeeChannels
 from rendezvous.ledger.settings import LedgerSettings
 from swarm.content.cid import parse_cid, raw_cid
@@ -69,9 +69,9 @@ class ChannelMachine(RuleBasedStateMachine):
             if intent.state is IntentState.QUEUED:
                 self.locked += max(0, intent.amount_wei - self.locked - self.settled)
                 with self.world.engine.begin() as connection:
-                    done = sa.update(t.intents).where(t.intents.c.n == intent.n)
+                    done = sa.update(m.intents).where(m.intents.c.n == intent.n)
                     connection.execute(done.values(state=IntentState.DONE.value))
-                    connection.execute(sa.update(t.channels).values(seen_number=None))  # it is to be looked at
+                    connection.execute(sa.update(m.channels).values(seen_number=None))  # it is to be looked at
 
     @rule(share=st.floats(0, 1))
     def redeem(self, share: float) -> None:

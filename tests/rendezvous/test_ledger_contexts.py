@@ -10,8 +10,10 @@ import attrs
 import pytest
 from sqlalchemy import insert, select
 
-from rendezvous.ledger.ops import DoneItem, FailedItem, Quarantine, TakeTurn, WorkerRef
+from rendezvous.ledger.act_ops import Quarantine
+from rendezvous.ledger.ops import DoneItem, FailedItem, TakeTurn
 from rendezvous.ledger.tables import contexts, egress
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.contexts import MATURE_AFTER, MATURING_PACE_S, SESSION_KEPT_S, ProfileState
 from rendezvous.policy.hours import parse_hours
 from swarm.model import Refusal, RefusalCode, Status, TaskId

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from rendezvous.ledger.act_ops import PutKey
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.faults import StatementFailed
 from rendezvous.ledger.migrate import migrate
-from rendezvous.ledger.ops import LeaseRef, Probe, PutKey, Submit, TakeTurn
+from rendezvous.ledger.ops import LeaseRef, Probe, Submit, TakeTurn
 from rendezvous.ledger.transitions import LedgerCore
 from swarm.errors import ConfigurationError, LedgerUnavailable
 from swarm.model import Role, Status

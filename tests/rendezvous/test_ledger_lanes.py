@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from rendezvous.ledger.act_ops import Quarantine
 from rendezvous.ledger.engine import open_engine
 from rendezvous.ledger.migrate import migrate
-from rendezvous.ledger.ops import HoldHost, Quarantine, SetHostPace, TakeTurn
+from rendezvous.ledger.ops import HoldHost, SetHostPace, TakeTurn
 from rendezvous.ledger.picker import Picker
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.statements import Statements

@@ -27,9 +27,9 @@ from rendezvous.ledger.ops import (
     Submit,
     SubmitResult,
     TakeTurn,
-    WorkerRef,
 )
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from swarm.errors import ClosedError, LedgerUnavailable
 from swarm.model import Move, Status
 from tests.patience import PATIENCE_S

@@ -9,7 +9,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from rendezvous.ledger.ops import LeaseRef, SetHostPace, TakeBack
+from rendezvous.ledger.act_ops import TakeBack
+from rendezvous.ledger.ops import LeaseRef, SetHostPace
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.policy.order import AGEING_S
 from swarm.model import Refusal, RefusalCode, Status, TaskId

@@ -7,18 +7,8 @@ from collections.abc import Iterator
 import pytest
 import uuid6
 
-from rendezvous.ledger.ops import (
-    Enrol,
-    LeaseRef,
-    PutInvite,
-    PutKey,
-    RemoveWorker,
-    Revoke,
-    Revoked,
-    SeenWorker,
-    SeeWorkers,
-    Sweep,
-)
+from rendezvous.ledger.act_ops import Enrol, PutInvite, PutKey, Revoke, Revoked
+from rendezvous.ledger.ops import LeaseRef, RemoveWorker, SeenWorker, SeeWorkers, Sweep
 from rendezvous.ledger.queries import LedgerReader
 from swarm.errors import MalformedInput
 from swarm.model import Refusal, RefusalCode, Role, Status

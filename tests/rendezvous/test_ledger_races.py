@@ -13,31 +13,24 @@ import attrs
 import uuid6
 from sqlalchemy import text
 
+from rendezvous.ledger.act_ops import Admit, FailByHand, LiftQuarantine, Pause, Quarantine, Resume, Revoke, TakeBack
 from rendezvous.ledger.ops import (
-    Admit,
     Cancel,
     DoneItem,
-    FailByHand,
     FailedItem,
     LeaseRef,
-    LiftQuarantine,
     Op,
-    Pause,
-    Quarantine,
     RemoveWorker,
     Replay,
-    Resume,
-    Revoke,
     Submit,
     SubmitResult,
     Sweep,
-    TakeBack,
     TakeTurn,
     TurnResult,
-    WorkerRef,
 )
 from rendezvous.ledger.settings import LedgerSettings
 from rendezvous.ledger.transitions import LedgerCore
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.pauses import Scope
 from swarm.model import Refusal, RefusalCode
 from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, CID, START, World, check_consistency, facts, new_task

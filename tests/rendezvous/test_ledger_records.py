@@ -10,18 +10,10 @@ from unittest.mock import patch
 import attrs
 import pytest
 
-from rendezvous.ledger.ops import (
-    DoneItem,
-    FailedItem,
-    HoldHost,
-    KeepApart,
-    LeaseRef,
-    Quarantine,
-    SetHostPace,
-    TakeTurn,
-    WorkerRef,
-)
+from rendezvous.ledger.act_ops import KeepApart, Quarantine
+from rendezvous.ledger.ops import DoneItem, FailedItem, HoldHost, LeaseRef, SetHostPace, TakeTurn
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.records import QUARANTINE_S
 from swarm.model import Refusal, RefusalCode, Status, TaskId
 from tests.rendezvous.ledger_world import ALICE, BOB, CAROL, CID, DAVE, FAST, World, check_consistency, facts, new_task

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from rendezvous.ledger import slowness
+from rendezvous.ledger.act_ops import Pause, Resume
 from rendezvous.ledger.engine import open_engine
-from rendezvous.ledger.ops import FailedItem, LeaseRef, Pause, Resume, SetHostPace, WorkerFacts, WorkerRef
+from rendezvous.ledger.ops import FailedItem, LeaseRef, SetHostPace
 from rendezvous.ledger.statements import Statements
+from rendezvous.ledger.values import WorkerFacts, WorkerRef
 from rendezvous.ledger.writer import open_writer
 from rendezvous.policy.pauses import Scope
 from rendezvous.policy.slowness import SLOW_FOR_S, SLOW_S

@@ -13,9 +13,10 @@ from sqlalchemy.dialects.postgresql import psycopg
 
 from rendezvous.ledger.batch_statements import MUTABLE, NEW_TASK
 from rendezvous.ledger.engine import Compiled, open_engine, open_reading_engine
+from rendezvous.ledger.json_rows import json_column
 from rendezvous.ledger.migrate import migrate
 from rendezvous.ledger.statements import Statements
-from rendezvous.ledger.tables import json_column, metadata, tasks
+from rendezvous.ledger.tables import metadata, tasks
 from swarm.model import Status
 
 

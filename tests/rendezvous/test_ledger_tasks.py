@@ -18,8 +18,8 @@ from rendezvous.ledger.ops import (
     Submit,
     Sweep,
     TakeTurn,
-    WorkerRef,
 )
+from rendezvous.ledger.values import WorkerRef
 from swarm.model import Refusal, RefusalCode, Status, Via
 from tests.rendezvous.ledger_world import (
     ALICE,

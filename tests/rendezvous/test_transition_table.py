@@ -21,32 +21,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import text
 
+from rendezvous.ledger.act_ops import FailByHand, LiftQuarantine, Pause, Quarantine, Resume, Revoke, TakeBack
 from rendezvous.ledger.ops import (
     Assign,
     Assignable,
     Cancel,
     DoneItem,
-    FailByHand,
     FailedItem,
     HoldHost,
     LeaseRef,
-    LiftQuarantine,
-    Pause,
-    Quarantine,
     Rearm,
     RemoveWorker,
     Replay,
-    Resume,
-    Revoke,
     SetHostPace,
     Submit,
     Sweep,
-    TakeBack,
     TakeTurn,
     TurnResult,
-    WorkerRef,
 )
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.pauses import Scope
 from swarm.model import MOVES, TERMINAL, Actor, Move, Reason, Refusal, RefusalCode, Status, is_retryable
 from tests.postgres import Postgres

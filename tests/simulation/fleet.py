@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import structlog
 
-from rendezvous.ledger.ops import LedgerEvent, Submit, WorkerRef
+from rendezvous.ledger.ops import LedgerEvent, Submit
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from swarm.model import Move, TaskId
 from swarm.wire import Announcement, Hello
 from tests.rendezvous.ledger_world import START, World, new_task

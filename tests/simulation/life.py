@@ -20,8 +20,9 @@ import structlog
 from sqlalchemy.engine import Engine
 
 from rendezvous.ledger.engine import open_engine, open_reading_engine
-from rendezvous.ledger.ops import SetHostPace, WorkerRef
+from rendezvous.ledger.ops import SetHostPace
 from rendezvous.ledger.settings import LedgerSettings
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.egress import prefix_of
 from swarm.wire import Announcement, Hello
 from tests.rendezvous.ledger_world import START, World

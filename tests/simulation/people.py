@@ -11,28 +11,21 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from rendezvous.ledger.ops import (
+from rendezvous.ledger.act_ops import (
     Admit,
     ApproveVersion,
-    Cancel,
     FailByHand,
-    HoldHost,
     KeepApart,
     LiftQuarantine,
-    Op,
     Pause,
-    PreparedTask,
     Quarantine,
-    RemoveWorker,
-    Replay,
     Resume,
     Revoke,
     Revoked,
-    SetHostPace,
-    Submit,
     TakeBack,
-    WorkerRef,
 )
+from rendezvous.ledger.ops import Cancel, HoldHost, Op, PreparedTask, RemoveWorker, Replay, SetHostPace, Submit
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.pauses import Scope
 from swarm.model import JobId, Status, TaskId
 from swarm.wire import Requires

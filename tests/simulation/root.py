@@ -24,13 +24,15 @@ from rendezvous.door.turns import Turns
 from rendezvous.fleet import Fleet
 from rendezvous.ledger.ledger import STALL_S, TICK_S, LedgerClock
 from rendezvous.ledger.memory import LIVE_S
-from rendezvous.ledger.ops import HearOf, LedgerEvent, Op, Probe, Rearm, SeeWorkers, Sweep, WorkerRef
+from rendezvous.ledger.ops import HearOf, LedgerEvent, Op, Probe, Rearm, SeeWorkers, Sweep
 from rendezvous.ledger.queries import LedgerReader
 from rendezvous.ledger.telling import Telling
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.wiring import SAVE_S, fits
 from swarm.errors import LedgerUnavailable, SwarmError
 from swarm.model import Address, Refusal
-from swarm.wire import Announcement, Turn, TurnAnswer, TurnRefused, decode
+from swarm.turn_wire import Turn, TurnAnswer, TurnRefused
+from swarm.wire import Announcement, decode
 from tests.rendezvous.ledger_world import World
 from tests.simulation.time import Timeline
 from tests.simulation.watch import Watch

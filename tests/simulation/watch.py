@@ -11,10 +11,12 @@ from typing import Final
 
 import attrs
 
-from rendezvous.ledger.ops import LedgerEvent, Submit, SubmitResult, WorkerRef
+from rendezvous.ledger.ops import LedgerEvent, Submit, SubmitResult
+from rendezvous.ledger.values import WorkerRef
 from rendezvous.policy.contexts import SESSION_KEPT_S
 from swarm.model import TERMINAL, Actor, Cid, Move, Status, TaskId
-from swarm.wire import Requires, Turn, TurnAnswer
+from swarm.turn_wire import Turn, TurnAnswer
+from swarm.wire import Requires
 from tests.rendezvous.ledger_world import World, check_consistency
 
 __all__ = ["Broken", "Pace", "Watch", "check_books"]

@@ -10,23 +10,12 @@ from typing import Final
 import attrs
 import msgspec
 
-from rendezvous.ledger.ops import WorkerRef
+from rendezvous.ledger.values import WorkerRef
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, encode_manifest
 from swarm.model import TaskId
-from swarm.wire import (
-    Announcement,
-    Done,
-    Failed,
-    Grant,
-    GrantPush,
-    Hello,
-    Turn,
-    TurnAnswer,
-    TurnRefused,
-    decode,
-    encode,
-)
+from swarm.turn_wire import Done, Failed, Grant, GrantPush, Turn, TurnAnswer, TurnRefused
+from swarm.wire import Announcement, Hello, decode, encode
 from swarm.worker.effects import Effect, Settled, Start, Stop, Verdict
 from swarm.worker.turns import Turns
 from tests.simulation.network import Network

@@ -16,7 +16,8 @@ from trio_websocket import ConnectionClosed
 
 from swarm.errors import MalformedInput
 from swarm.signing import JoinLink, enrolment_fault, peer_id_from_seed, sign_settings
-from swarm.wire import Enrolled, Enrolment, Settings, SwarmSettings, Turn, TurnAnswer, TurnRefused, decode, encode
+from swarm.turn_wire import Turn, TurnAnswer, TurnRefused
+from swarm.wire import Enrolled, Enrolment, Settings, SwarmSettings, decode, encode
 from tests.patience import PATIENCE_S
 
 Answer = Callable[[Turn], TurnAnswer | TurnRefused | bytes | None]

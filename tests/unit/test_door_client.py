@@ -25,7 +25,8 @@ from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, Untrusted
 from swarm.identity import Identity, open_identity
 from swarm.queue.door import open_door_queue
 from swarm.signing import JoinLink, format_join_link
-from swarm.wire import CancelPush, Frame, Hello, Nudge, PausePush, Turn, TurnAnswer, TurnRefused, decode
+from swarm.turn_wire import CancelPush, Frame, Nudge, PausePush, Turn, TurnAnswer, TurnRefused
+from swarm.wire import Hello, decode
 from tests.fake_door import FakeDoor
 from tests.patience import PATIENCE_S
 from tests.unit.door_server import DoorServer, frame, open_door_server

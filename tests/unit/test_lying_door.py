@@ -15,7 +15,8 @@ from trio.testing import MockClock
 from swarm.errors import DoorUnreachable, MalformedInput
 from swarm.model import RefusalCode, Status
 from swarm.testing import MemoryDoor, MemoryIpfs
-from swarm.wire import MAX_SLOTS, ErrorBody, Frame, Hello, Outcome, Turn, TurnAnswer, TurnRefused, decode
+from swarm.turn_wire import Frame, Outcome, Turn, TurnAnswer, TurnRefused
+from swarm.wire import MAX_SLOTS, ErrorBody, Hello, decode
 from swarm.worker.turns import Turns
 from tests.unit.test_worker_work import Played, alice_at, jumping_clock
 

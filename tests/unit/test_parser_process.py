@@ -14,8 +14,9 @@ import trio.testing
 from swarm.blocks import BlockStore
 from swarm.executors.parser import Parsed, Parser, open_parser
 from swarm.executors.scrape import Scrape
+from swarm.turn_wire import Grant
 from swarm.web.capture import Capture, TaskFailed
-from swarm.wire import Grant, TaskBody
+from swarm.wire import TaskBody
 from swarm.worker.dispatch import Counters
 from swarm.worker.storage import Storage
 from swarm.worker.tools import tools_for

@@ -12,7 +12,8 @@ from rendezvous.ledger.ops import PreparedTask
 from swarm.content.manifest import Manifest, UrlOutcome, decode_manifest, encode_manifest
 from swarm.errors import MalformedInput
 from swarm.model import Refusal
-from swarm.wire import ErrorBody, Grant, NewTask, Renewed, RobotsAnswer, TurnAnswer, decode
+from swarm.turn_wire import Grant, Renewed, TurnAnswer
+from swarm.wire import ErrorBody, NewTask, RobotsAnswer, decode
 
 TASK = "01a22951-e272-7215-a82d-0f11a41d9893"
 WORKER = "0x5f8a62F049d5ff6ccADf21B143F6c5A4A118DeA3"

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from swarm.errors import ConfigurationError
-from swarm.wire import Done, Failed
+from swarm.turn_wire import Done, Failed
 from swarm.worker.journal import FOLD_AFTER, KEEP_S, MAX_KEPT, open_journal
 from swarm.worker.records import Record, State
 
@@ -63,7 +63,7 @@ async def test_an_answered_outcome_is_gone_after_a_restart(tmp_path: Path, clock
 def test_an_outcome_survives_a_kill_as_soon_as_it_was_put(tmp_path: Path) -> None:
     program = """
 import os, pathlib, sys, trio
-from swarm.wire import Done
+from swarm.turn_wire import Done
 from swarm.worker.journal import open_journal
 from swarm.worker.records import Record, State
 async def main():

@@ -17,7 +17,8 @@ from swarm.content.manifest import UrlOutcome
 from swarm.errors import ConfigurationError, StoreFull
 from swarm.executors.base import Execution, TaskFailed, Tools
 from swarm.identity import open_identity
-from swarm.wire import Failed, Grant, Hello, PeerSettings, Settings, SwarmSettings, TaskBody, decode, encode
+from swarm.turn_wire import Failed, Grant
+from swarm.wire import Hello, PeerSettings, Settings, SwarmSettings, TaskBody, decode, encode
 from swarm.worker import Worker
 from swarm.worker.effects import StopReason
 from swarm.worker.embed import FunctionExecutor

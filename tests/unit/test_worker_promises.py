@@ -15,8 +15,9 @@ from eth_account import Account as EthAccount
 
 from swarm.content.cid import parse_cid, raw_cid
 from swarm.errors import StoreFull
+from swarm.turn_wire import Grant, SignedVoucher, VoucherTask
 from swarm.vouchers import EMPTY_TASKS_ROOT, Escrow, Voucher, chain_task_id, next_tasks_root, sign_voucher
-from swarm.wire import EthereumSettings, Grant, SignedVoucher, TaskBody, VoucherTask
+from swarm.wire import EthereumSettings, TaskBody
 from swarm.worker.earnings import Earnings, account_of, open_earnings
 from swarm.worker.promises import Account, Expected, KeptVoucher, Objection, check_voucher
 from swarm.worker.voucher_book import open_voucher_book, read_book

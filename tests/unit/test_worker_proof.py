@@ -14,7 +14,8 @@ from swarm.model import Status
 from swarm.receipts import completion_digest
 from swarm.signing import recover
 from swarm.testing import MemoryDoor, MemoryIpfs
-from swarm.wire import Completion, CompletionProof, Done, ErrorBody, Outcome
+from swarm.turn_wire import CompletionProof, Done, Outcome
+from swarm.wire import Completion, ErrorBody
 from tests.unit.test_worker_turns import Alice, done, no, task_id
 from tests.unit.test_worker_work import ALICE, alice_at
 

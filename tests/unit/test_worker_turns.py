@@ -7,24 +7,8 @@ from typing import Any
 
 import pytest
 
-from swarm.wire import (
-    Announcement,
-    Done,
-    ErrorBody,
-    Failed,
-    Grant,
-    GrantPush,
-    Held,
-    Hello,
-    Offer,
-    Outcome,
-    Released,
-    Renewed,
-    Stats,
-    TaskBody,
-    Turn,
-    TurnAnswer,
-)
+from swarm.turn_wire import Done, Failed, Grant, GrantPush, Held, Outcome, Released, Renewed, Stats, Turn, TurnAnswer
+from swarm.wire import Announcement, ErrorBody, Hello, Offer, TaskBody
 from swarm.worker.effects import Effect, Settled, Shelved, Start, Stop, StopReason, Verdict
 from swarm.worker.turns import BEAT_S, BEGIN_AGAIN_S, Stage, Turns
 

@@ -9,19 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from swarm.wire import (
-    Announcement,
-    Done,
-    ErrorBody,
-    Grant,
-    Hello,
-    Offer,
-    Outcome,
-    Renewed,
-    TaskBody,
-    Turn,
-    TurnAnswer,
-)
+from swarm.turn_wire import Done, Grant, Outcome, Renewed, Turn, TurnAnswer
+from swarm.wire import Announcement, ErrorBody, Hello, Offer, TaskBody
 from swarm.worker.effects import Effect, Start, Stop
 from swarm.worker.turns import Stage, Turns
 
