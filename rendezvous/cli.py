@@ -54,6 +54,9 @@ def run(arguments: list[str]) -> int:
         code = cli.main(args=arguments, prog_name="swarm-root", standalone_mode=False)
     except click.Abort:
         return 130
+    except click.exceptions.NoArgsIsHelpError as fault:
+        click.echo(fault.format_message(), err=True)
+        return EXIT_USAGE
     except click.ClickException as fault:
         context = getattr(fault, "ctx", None)
         message = fault.format_message()

@@ -193,7 +193,7 @@ def quarantine(worker: str, host: str, for_: str, why: str, **given: Any) -> Non
     body = {"worker": worker, "host": host, "for_s": duration_of(for_, "--for"), "why": why}
     answer = _ask(given, "POST", "/v1/admin/quarantine", body)
     requeued = answer.get("requeued", 0)
-    click.echo(f"{answer['worker']} gets nothing of {answer['host']}; {requeued} tasks wait again")
+    click.echo(f"{answer['worker']} gets nothing of {answer['host']}; tasks that wait again: {requeued}")
 
 
 @click.command(
@@ -318,7 +318,7 @@ def revoke(owner: str, why: str, **given: Any) -> None:
     A revoked worker ends with exit code 5 and isn't enrolled again (see admit); a name may get a new key (keys add).
     """
     answer = _ask(given, "POST", "/v1/admin/revoke", {"owner": owner, "why": why})
-    click.echo("revoked {keys} keys; {sessions} sessions ended, {requeued} tasks wait again".format(**answer))
+    click.echo("keys revoked: {keys}; sessions ended: {sessions}; tasks that wait again: {requeued}".format(**answer))
 
 
 @click.command(cls=Command, examples=[("a worker that was repaired", 'swarm-root admit 0x71C… --why "new disk"')])

@@ -111,6 +111,9 @@ def run(command: click.Command, arguments: Sequence[str] | None = None, *, progr
         sys.stdout.flush()
     except click.Abort:
         return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as fault:
+        click.echo(fault.format_message(), err=True)
+        return EXIT_USAGE
     except click.ClickException as fault:
         context = getattr(fault, "ctx", None)
         path = context.command_path if context else program

@@ -229,6 +229,12 @@ def _worker_row(worker: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
+def _shown(value: object) -> object:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return round(value, 1) if isinstance(value, float) else value
+
+
 def _flat(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, object]]:
     """Nested objects as ``a.b`` names, for people."""
     pairs: list[tuple[str, object]] = []
@@ -236,5 +242,5 @@ def _flat(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, object
         if isinstance(value, dict):
             pairs += _flat(value, f"{prefix}{name}.")
         else:
-            pairs.append((prefix + name, ", ".join(map(str, value)) if isinstance(value, list) else value))
+            pairs.append((prefix + name, _shown(value)))
     return pairs

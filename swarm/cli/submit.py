@@ -96,7 +96,7 @@ def submit(
     shape: dict[str, Any] = {
         "kind": wanted,
         "spec": told,
-        "meta": dict(split_pairs("--meta", meta)),
+        "meta": dict(split_pairs("--meta", meta, example="batch=2026-11")),
         "priority": priority,
         "tier": tier,
         "requires": Requires(labels=label),
@@ -229,7 +229,7 @@ def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], 
             raise ConfigurationError(f"--spec isn't JSON: {fault}") from fault
         if not isinstance(told, dict):
             raise ConfigurationError("--spec is JSON, but no object", hint="such as --spec '{\"sleep_s\": 1}'")
-    fields = dict(split_pairs("--extract", extract))
+    fields = dict(split_pairs("--extract", extract, example="title=h1::text"))
     if ours := [name for name in fields if name.startswith("_")]:
         raise ConfigurationError(
             f"--extract {ours[0]}: names that begin with _ are the results' own, such as _url and _reason",
@@ -254,13 +254,13 @@ def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], 
     return told
 
 
-def split_pairs(option: str, given: Iterable[str]) -> Iterator[tuple[str, str]]:
+def split_pairs(option: str, given: Iterable[str], *, example: str) -> Iterator[tuple[str, str]]:
     """``NAME=VALUE`` options, each name once."""
     seen = set()
     for pair in given:
         name, equals, value = pair.partition("=")
         if not (name and equals and value):
-            raise ConfigurationError(f"{option} {pair} isn't NAME=VALUE", hint=f"such as {option} title=h1::text")
+            raise ConfigurationError(f"{option} {pair} isn't NAME=VALUE", hint=f"such as {option} {example}")
         if name in seen:
             raise ConfigurationError(f"{option} names {name} twice")
         seen.add(name)

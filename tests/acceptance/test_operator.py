@@ -78,7 +78,7 @@ def test_an_operator_pauses_quarantines_revokes_and_fails_by_hand(scene: Scene) 
     job, (task,) = _submit(root, hold.task())
     held = until(lambda: _holder(root, task), "the task to be granted")
     revoked, other = (alice, bob) if held == alice.address else (bob, alice)
-    assert "1 sessions ended, 1 tasks wait again" in _root(root, "revoke", held, "--why", "sends broken results")
+    assert "sessions ended: 1; tasks that wait again: 1" in _root(root, "revoke", held, "--why", "sends broken results")
     assert revoked.process.wait(PATIENCE_S) == 5
     assert "sends broken results" in revoked.process.tail()
     until(lambda: _holder(root, task) == other.address, "the other worker to have it")

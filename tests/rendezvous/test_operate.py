@@ -21,7 +21,7 @@ async def test_commands_ask_the_running_root_and_say_what_became_of_it(tmp_path:
     async with root(tmp_path, "--bind", f"127.0.0.1:{free_port()}", "--p2p", "off") as running:
         await run(tmp_path, "keys", "add", "requester", "carol", "--data", data)
         revoked = await run(tmp_path, "revoke", "carol", "--why", "left the team", "--data", data)
-        assert (revoked.code, revoked.out) == (0, "revoked 1 keys; 0 sessions ended, 0 tasks wait again\n")
+        assert (revoked.code, revoked.out) == (0, "keys revoked: 1; sessions ended: 0; tasks that wait again: 0\n")
         told = await run(tmp_path, "acts", "--data", data)
         assert told.out.strip().split("\t")[1:] == ["operator", "revoked", "carol", "left the team"]
 

@@ -91,3 +91,12 @@ def test_an_unknown_option_names_only_what_the_command_itself_or_one_before_it_h
     assert run(line.split()) == 2
 
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["", "keys", "queue"])
+def test_without_a_command_the_help_is_shown_and_no_error(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line.split()) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"Usage: swarm-root {line}".rstrip())

@@ -67,6 +67,13 @@ def swarm(url: str, capsys: pytest.CaptureFixture[str]) -> Swarm:
 # ── help ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_without_a_command_the_help_is_shown_and_no_error(swarm: Swarm) -> None:
+    said = swarm()
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("Usage: swarm ")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_an_example(swarm: Swarm, command: str) -> None:
     said = swarm(command, "--help")
