@@ -19,6 +19,7 @@ from rendezvous.help import Command
 from rendezvous.settings import Bind
 from swarm.certificates import PLAIN, plain_hint, speaks_plain_http
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
+from swarm.reasons import reason_of
 
 if TYPE_CHECKING:
     import httpx
@@ -90,7 +91,7 @@ def _unreachable(url: str, fault: Exception) -> DoorUnreachable:
     if speaks_plain_http(fault):
         return DoorUnreachable(url, PLAIN, hint=plain_hint(url))
     hint = "is the root running? --url says where else it is"
-    return DoorUnreachable(url, str(fault) or type(fault).__name__, hint=hint)
+    return DoorUnreachable(url, reason_of(fault), hint=hint)
 
 
 def _data_of(answer: httpx.Response, url: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from swarm.content.walk import FileWalk, MissingWalk
 from swarm.errors import ConfigurationError, ContentMismatch, IpfsUnreachable, MalformedInput, PeerError, StoreFull
 from swarm.ipfs import CODEC_NAMES, NOT_FOUND, rpc_url
 from swarm.model import Cid
+from swarm.reasons import reason_of
 
 __all__ = ["DirectoryStore", "Inline", "KuboStore", "RootStore", "open_kubo_store", "open_store"]
 
@@ -409,7 +410,7 @@ class KuboStore:
                     if put_at is not None:
                         pins[str(pin["Cid"])] = float(put_at.group(1))
         except (aiohttp.ClientError, TimeoutError) as fault:
-            raise IpfsUnreachable(self._address, str(fault) or type(fault).__name__) from fault
+            raise IpfsUnreachable(self._address, reason_of(fault)) from fault
         return pins
 
     async def _call(
@@ -438,7 +439,7 @@ class KuboStore:
                         raise IpfsUnreachable(self._address, f"it answered {command} with more than {max_bytes} bytes")
                 status = response.status
         except (aiohttp.ClientError, TimeoutError) as fault:
-            raise IpfsUnreachable(self._address, str(fault) or type(fault).__name__) from fault
+            raise IpfsUnreachable(self._address, reason_of(fault)) from fault
         if status == 200:
             return bytes(body)
         try:

@@ -24,6 +24,7 @@ import structlog
 from rendezvous.alerts import Alert
 from swarm.errors import ConfigurationError
 from swarm.identity import read_private
+from swarm.reasons import reason_of
 
 __all__ = ["Webhook", "read_secret", "signature"]
 
@@ -160,7 +161,7 @@ class Webhook:
             try:
                 status = await self._post(http, msgspec.json.encode(message))
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as fault:
-                reason = str(fault) or type(fault).__name__
+                reason = reason_of(fault)
                 continue
             if 200 <= status < 300:
                 log.debug("alert_delivered", code=message.alert.code, state=message.state)

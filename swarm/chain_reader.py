@@ -19,6 +19,7 @@ import orjson
 
 from swarm.errors import ConfigurationError, RpcSaid, RpcUnreachable
 from swarm.model import Address, Wei
+from swarm.reasons import reason_of
 from swarm.vouchers import MAX_WEI, SIGNATURE_BYTES, Channel, Voucher
 from swarm.words import WORD_BYTES, address_word, keccak, uint_word
 
@@ -154,7 +155,7 @@ class ChainReader:
                     if len(raw) > MAX_ANSWER_BYTES:
                         raise RpcUnreachable(self.shown, f"it answered with more than {MAX_ANSWER_BYTES} bytes")
         except (httpx.HTTPError, httpx.InvalidURL) as fault:
-            raise RpcUnreachable(self.shown, str(fault) or type(fault).__name__) from fault
+            raise RpcUnreachable(self.shown, reason_of(fault)) from fault
         try:
             answer = orjson.loads(raw)
         except orjson.JSONDecodeError as fault:

@@ -34,6 +34,7 @@ from swarm.content.manifest import Manifest, decode_manifest
 from swarm.content.walk import FileWalk
 from swarm.errors import ContentMismatch, DoorRefused, DoorUnreachable, MalformedInput, PeerError
 from swarm.model import Cid, JobId, Settle, Status, TaskId
+from swarm.reasons import reason_of
 from swarm.wire import (
     MAX_MANIFEST_BYTES,
     MAX_SUBMISSION_BYTES,
@@ -425,8 +426,7 @@ class Client:
     def _unreachable(self, fault: httpx.TransportError) -> DoorUnreachable:
         if speaks_plain_http(fault):
             return DoorUnreachable(self.url, PLAIN, hint=plain_hint(self.url))
-        reason = str(fault) or type(fault).__name__
-        return DoorUnreachable(self.url, reason, hint="is a root running there, and is the address right?")
+        return DoorUnreachable(self.url, reason_of(fault), hint="is a root running there, and is the address right?")
 
 
 def _refusal(response: httpx.Response) -> DoorRefused:

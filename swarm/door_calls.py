@@ -12,9 +12,10 @@ import httpx
 import msgspec
 import trio
 
-from swarm.certificates import PLAIN, plain_hint, speaks_plain_http
-from swarm.door_session import reason_of, refused_by
+from swarm.certificates import plain_hint, speaks_plain_http
+from swarm.door_session import refused_by
 from swarm.errors import DoorUnreachable
+from swarm.reasons import is_untrusted, reason_of
 from swarm.wire import MAX_TURN_BYTES, Answer, decode
 
 __all__ = ["CALL_S", "call", "data_of"]
@@ -92,13 +93,9 @@ async def _read(response: httpx.Response, url: str) -> bytes:
 
 
 def _unreachable(url: str, fault: BaseException) -> DoorUnreachable:
-    cause: BaseException | None = fault
-    while cause is not None:  # httpx wraps httpcore wraps ssl
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return DoorUnreachable(url, reason_of(cause), hint="name its certificate with --ca-file, if it is yours")
-        if speaks_plain_http(cause):
-            return DoorUnreachable(url, PLAIN, hint=plain_hint(url))
-        if isinstance(cause, (ssl.SSLError, trio.TooSlowError)):
-            return DoorUnreachable(url, reason_of(cause))
-        cause = cause.__cause__ or cause.__context__
-    return DoorUnreachable(url, str(fault) or type(fault).__name__)
+    hint = None
+    if speaks_plain_http(fault):
+        hint = plain_hint(url)
+    elif is_untrusted(fault):
+        hint = "name its certificate with --ca-file, if it is yours"
+    return DoorUnreachable(url, reason_of(fault), hint=hint)

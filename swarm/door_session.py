@@ -18,13 +18,13 @@ import trio
 import trio_websocket
 from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnection
 
-from swarm.certificates import PLAIN, speaks_plain_http
 from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput
 from swarm.model import RefusalCode
+from swarm.reasons import reason_of
 from swarm.turn_wire import CancelPush, Frame, GrantPush, Nudge, PausePush, Turn, TurnAnswer, TurnRefused
 from swarm.wire import MAX_TURN_BYTES, Answer, ErrorBody, decode, encode
 
-__all__ = ["Push", "Session", "reason_of", "refused_by", "run_session"]
+__all__ = ["Push", "Session", "refused_by", "run_session"]
 
 log = structlog.get_logger()
 
@@ -58,24 +58,6 @@ def refused_by(status: int, body: bytes | None) -> DoorRefused | None:
     return DoorRefused(
         error.code, error.message, status=status, retry_after_s=error.retry_after_s, details=error.details
     )
-
-
-def reason_of(fault: BaseException) -> str:
-    """A clause that says what went wrong on the way to the door, for people."""
-    cause: BaseException = fault
-    while isinstance(cause, (trio.BrokenResourceError, trio_websocket.HandshakeError)) and cause.__cause__ is not None:
-        cause = cause.__cause__
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate isn't trusted: {cause.verify_message}"
-    if speaks_plain_http(cause):
-        return PLAIN
-    if isinstance(cause, trio.TooSlowError):
-        return "no answer in time"
-    if isinstance(cause, BaseExceptionGroup):
-        return reason_of(cause.exceptions[0])
-    if isinstance(cause, OSError) and cause.__cause__ is not None:  # trio's "all attempts to connect failed"
-        return reason_of(cause.__cause__)
-    return (cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)) or type(cause).__name__
 
 
 class Session:

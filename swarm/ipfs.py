@@ -18,6 +18,7 @@ from swarm.content.cid import Codec, parse_cid, verify_block
 from swarm.content.walk import FileWalk
 from swarm.errors import BlockNotFound, ConfigurationError, ContentMismatch, IpfsUnreachable
 from swarm.model import Cid
+from swarm.reasons import reason_of
 
 __all__ = ["CODEC_NAMES", "NOT_FOUND", "IpfsUploader", "rpc_url"]
 
@@ -127,7 +128,7 @@ class IpfsUploader:
                 raise BlockNotFound(self.address, cid) from fault
             raise IpfsUnreachable(self.address, str(fault)) from fault
         except (ipfshttpclient.exceptions.Error, requests.RequestException) as fault:
-            raise IpfsUnreachable(self.address, f"{type(fault).__name__}: {fault}") from fault
+            raise IpfsUnreachable(self.address, reason_of(fault)) from fault
         except (KeyError, TypeError, AssertionError) as fault:  # its ways to find an answer of another shape
             raise IpfsUnreachable(self.address, "it answers, but not as an IPFS RPC does") from fault
 

@@ -19,6 +19,7 @@ from rendezvous.chain.sender import GAS_MARGIN_PERCENT, GAS_RESERVE, Signer
 from swarm.amounts import show_wei
 from swarm.errors import ConfigurationError, RpcSaid, RpcUnreachable
 from swarm.model import Address, Wei
+from swarm.reasons import reason_of
 
 if TYPE_CHECKING:
     from web3 import Web3
@@ -141,7 +142,7 @@ def asking(url: str, ask: Callable[[], T]) -> T:
         error = (fault.rpc_response or {}).get("error", {})
         raise RpcSaid(int(error.get("code") or 0), str(error.get("message") or fault)) from fault
     except (RequestException, OSError, ValueError) as fault:
-        raise RpcUnreachable(shown_url(url), type(fault).__name__) from fault
+        raise RpcUnreachable(shown_url(url), reason_of(fault)) from fault
     except Web3Exception as fault:
         raise RpcSaid(0, str(fault)) from fault
 

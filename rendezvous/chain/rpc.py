@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 
 from swarm.errors import RpcSaid, RpcUnreachable
+from swarm.reasons import reason_of
 
 __all__ = ["Call", "Rpc", "RpcClient", "open_rpc", "shown_url"]
 
@@ -109,7 +110,7 @@ class RpcClient:
         except TimeoutError as fault:
             raise RpcUnreachable(self._shown, f"no answer within {TIMEOUT_S:.0f} s") from fault
         except (aiohttp.ClientError, OSError) as fault:
-            raise RpcUnreachable(self._shown, str(fault) or type(fault).__name__) from fault
+            raise RpcUnreachable(self._shown, reason_of(fault)) from fault
         if len(raw) > MAX_ANSWER_BYTES:
             raise self._nonsense(f"more than {MAX_ANSWER_BYTES} bytes")
         try:

@@ -26,7 +26,7 @@ import msgspec
 import trio
 
 import swarm
-from swarm.certificates import PLAIN, speaks_plain_http, trust_certificates
+from swarm.certificates import trust_certificates
 from swarm.client import Client
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, encode_manifest
@@ -38,6 +38,7 @@ from swarm.logs import configure_unless_done
 from swarm.model import Address, Refusal, RefusalCode, Status, TaskId
 from swarm.queue.messages import parse_lines
 from swarm.queue.port import ClosedByBlock, Delivery, Gate, QueueStats, as_task, export_line, lost
+from swarm.reasons import reason_of
 from swarm.signing import JoinLink, parse_join_link
 from swarm.turn_wire import Grant, Held, Turn, TurnAnswer
 from swarm.wire import MAX_INLINE_MANIFEST_BYTES, MAX_SLOTS, Hello, JobView, NewTask, TaskView, decode, encode
@@ -169,8 +170,7 @@ class _Consumer:
         try:
             response = self._http.post(self._url + path, content=body, headers=self._headers)
         except httpx.HTTPError as fault:
-            reason = PLAIN if speaks_plain_http(fault) else str(fault) or type(fault).__name__
-            raise DoorUnreachable(self._url, reason) from fault
+            raise DoorUnreachable(self._url, reason_of(fault)) from fault
         if response.is_success:
             return bytes(decode(response.content, _Envelope).data)
         refused = refused_by(response.status_code, response.content)

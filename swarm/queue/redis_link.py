@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import attrs
 
 from swarm.errors import ClosedError, ConfigurationError, QueueUnreachable
+from swarm.reasons import reason_of
 from swarm.settings import nearest
 
 if TYPE_CHECKING:
@@ -184,16 +185,12 @@ def faults_of(where: RedisUrl) -> Iterator[None]:
         raise QueueUnreachable(where.shown, str(fault)) from fault
     except (RedisError, OSError) as fault:
         raise QueueUnreachable(
-            where.shown, _reason(fault), hint="is a Redis running there? no other queue was used"
+            where.shown, reason_of(fault), hint="is a Redis running there? no other queue was used"
         ) from fault
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as fault:
         # The client's parser and our readers of answers meet bytes from a peer: they have one way out.
         raise QueueUnreachable(
-            where.shown, f"its answer makes no sense: {_reason(fault)[:200]}", hint="is that a Redis? nothing was taken"
+            where.shown,
+            f"its answer makes no sense: {reason_of(fault)[:200]}",
+            hint="is that a Redis? nothing was taken",
         ) from fault
-
-
-def _reason(fault: BaseException) -> str:
-    """The innermost cause in words: redis-py wraps the system's own."""
-    reason = str(fault) or type(fault).__name__
-    return reason.removesuffix(".")
