@@ -1,7 +1,8 @@
 """The door that one logged in to, and the key: a file of one's own, or the environment.
 
-``SWARM_URL`` and ``SWARM_KEY`` win over the file, ``SWARM_PROFILE`` says where the file is. The file's key is for the
-file's door alone. The file can be read by its owner alone; the key is in no ``repr``.
+``SWARM_URL`` and ``SWARM_KEY`` win over the file, ``SWARM_PROFILE`` says where the file is. A key and a door belong
+together: neither the file's key nor the environment's goes to the other's door. The file can be read by its owner
+alone; the key is in no ``repr``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
     """The profile in force.
 
     Raises:
-        ConfigurationError: there is none, or it can't be read, or its key is for another door than the environment's.
+        ConfigurationError: there is none, or it can't be read, or its key is for another door than the environment's,
+            or its door isn't known to be that of the environment's key.
     """
     url, key = environment.get(URL_VARIABLE), environment.get(KEY_VARIABLE)
     if not (url and key):
@@ -67,6 +69,12 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
             raise ConfigurationError(
                 f"{KEY_VARIABLE} isn't set: the key in {path} is for {kept.url}, not for {url}; nothing was sent",
                 hint=f"set {KEY_VARIABLE} as well, or leave {URL_VARIABLE} out",
+            )
+        if key and not url and key != kept.key:
+            raise ConfigurationError(
+                f"{KEY_VARIABLE} is set without {URL_VARIABLE}, and isn't the key in {path} for {kept.url}; "
+                "nothing was sent",
+                hint=f"set {URL_VARIABLE} as well, or leave {KEY_VARIABLE} out",
             )
         url, key = url or kept.url, key or kept.key
     return Profile(url=check_url(url), key=key)

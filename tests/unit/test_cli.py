@@ -190,6 +190,24 @@ def test_the_key_of_the_profile_goes_to_its_own_door_alone(
     assert swarm("ls").code == 0
 
 
+def test_the_key_of_the_environment_does_not_go_to_the_door_of_the_profile(
+    swarm: Swarm, url: str, door: FakeDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text(KEY)
+    assert swarm("login", url, "--key-file", "key").code == 0
+    monkeypatch.delenv("SWARM_URL")
+    assert swarm("ls").code == 0  # it is the profile's key, said twice
+    door.requests.clear()
+    monkeypatch.setenv("SWARM_KEY", "another-doors")
+
+    said = swarm("ls")
+
+    assert said.code == 2
+    assert door.requests == []
+    assert said.err.startswith("error: SWARM_KEY is set without SWARM_URL, and isn't the key in")
+    assert f"for {url}; nothing was sent" in said.err
+
+
 def test_login_gives_the_key_of_the_environment_to_no_other_door_than_the_environments(
     swarm: Swarm, url: str, other: tuple[FakeDoor, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
