@@ -203,7 +203,7 @@ async def _run(settings: RootSettings) -> None:
         profile = _write_profile(where, os.environ)
         click.echo(f"the door is at {where.door}; the operator's key is in {where.operator_key_file}")
         click.echo(f"workers join with: swarm-worker '{where.join_link}'")
-        if settings.link_leads_nowhere:
+        if settings.link_is_for_here_alone:
             _warn_of_link("give --public-url, the door's address as workers elsewhere reach it")
         if profile is not None:
             click.echo(f"swarm submit on this machine uses it: {profile} was written")
@@ -284,7 +284,7 @@ def invite(uses: int, expires_in: str, url: str | None, **given: Any) -> None:
     link = JoinLink(url=door.rstrip("/"), invite=secret, key_id=peer_id_from_seed(directory.seed))
     click.echo(format_join_link(link))
     if url is None and is_this_machine(urlsplit(door).hostname or ""):
-        _warn_of_link("give --url, or run the root with --public-url")
+        _warn_of_link("give --url, or run the root with --public-url, and --bind if it listens to nobody else")
 
 
 @cli.group()

@@ -330,7 +330,7 @@ class RootSettings:
         return self.public_url or self.bind.url(tls=self.tls_cert is not None)
 
     @property
-    def link_leads_nowhere(self) -> bool:
+    def link_is_for_here_alone(self) -> bool:
         """Whether join links name this machine's loopback, though the door listens to other machines."""
         return not self.bind.is_loopback and is_this_machine(urlsplit(self.url).hostname or "")
 

@@ -126,16 +126,16 @@ class Watch:
             elif event.move is Move.EXPIRE:
                 self._expiries.add(EXPIRED, at=event.at)
 
-    def count_dead(self, queue: str, messages: int) -> None:
-        """Count messages of an intake's queue that became dead letters."""
-        self._dead.add(queue, at=self._ledger.now(), by=messages)
+    def count_dead(self, subject: str, messages: int) -> None:
+        """Count messages of an intake that became dead letters; the subject is its queue, and where that is."""
+        self._dead.add(subject, at=self._ledger.now(), by=messages)
 
-    def note_intake(self, queue: str, trouble: str | None) -> None:
+    def note_intake(self, subject: str, trouble: str | None) -> None:
         """Note what keeps an intake from its queue; None is nothing."""
         if trouble is None:
-            self._waiting.pop(queue, None)
+            self._waiting.pop(subject, None)
         else:
-            self._waiting[queue] = trouble
+            self._waiting[subject] = trouble
 
     def follow(self) -> None:
         """Take over what the pay desk keeps."""

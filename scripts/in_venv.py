@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Says which Python was tried already, so that one without the packages isn't tried for ever.
+ENTERED = "SWARM_SCRIPT_PYTHON"
 
 
 def need(*packages: str) -> None:
@@ -19,8 +21,9 @@ def need(*packages: str) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if not missing:
         return
-    environment = Path(os.environ.get("SWARM_VENV", ROOT / ".venv")).absolute()
+    environment = Path(os.path.normpath(ROOT / os.environ.get("SWARM_VENV", ".venv")))  # as scripts/setup reads it
     python = environment / "bin" / "python"
-    if python.exists() and Path(sys.prefix) != environment:
+    if python.exists() and os.environ.get(ENTERED) != str(python):
+        os.environ[ENTERED] = str(python)
         os.execv(python, [str(python), *sys.argv])  # noqa: S606 -- no shell is wanted
     sys.exit(f"error: {missing[0]} isn't installed\n       ./scripts/setup dev makes an environment that has all")

@@ -16,7 +16,7 @@ from rendezvous.door.envelope import outcome_of
 from rendezvous.door.numbers import whole_number
 from rendezvous.door.resources import Door
 from rendezvous.door.session import CLOSE_REVOKED
-from rendezvous.door.workers import find_worker, id_of, unknown_worker
+from rendezvous.door.workers import find_worker, hear_of_elsewhere, id_of, unknown_worker
 from rendezvous.ledger.act_ops import ActView as Act
 from rendezvous.ledger.act_ops import (
     Admit,
@@ -364,7 +364,7 @@ async def _kept_off(door: Door, wanted: str, host: str) -> WorkerRef | Refusal:
         )
     if len(found) > 1:
         ids = ", ".join(sorted(map(id_of, found)))
-        return Refusal(RefusalCode.NOT_FOUND, f"several workers of {address} are kept off {host}, name one: {ids}")
+        return Refusal(RefusalCode.BAD_REQUEST, f"several workers of {address} are kept off {host}, name one: {ids}")
     return found[0]
 
 
@@ -389,7 +389,10 @@ async def approve(door: Door, call: Call) -> Approved:
         ApproveVersion(name=said.name, version=said.version, approved=said.approved, who=call.who.owner, why=said.why)
     )
     door.fleet.wake_idle()
-    return Approved(name=said.name, versions=versions, warnings=tuple(_nobody_runs(door, said.name, versions)))
+    warnings = tuple(_nobody_runs(door, said.name, versions))
+    if warnings and await hear_of_elsewhere(door):
+        warnings = tuple(_nobody_runs(door, said.name, versions))
+    return Approved(name=said.name, versions=versions, warnings=warnings)
 
 
 def _nobody_runs(door: Door, name: str, versions: tuple[str, ...]) -> Iterator[str]:

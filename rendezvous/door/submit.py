@@ -177,10 +177,10 @@ async def _warned(door: Door, tasks: Sequence[NewTask]) -> tuple[str, ...]:
     unfit = [*_unfit(door, tasks)]
     if unfit and await hear_of_elsewhere(door):
         unfit = [*_unfit(door, tasks)]
-    return tuple(islice(dict.fromkeys([*_untold_tiers(door, tasks), *unfit]), MAX_WARNINGS))
+    return tuple(islice(dict.fromkeys([*_unknown_tiers(door, tasks), *unfit]), MAX_WARNINGS))
 
 
-def _untold_tiers(door: Door, tasks: Sequence[NewTask]) -> Iterable[str]:
+def _unknown_tiers(door: Door, tasks: Sequence[NewTask]) -> Iterable[str]:
     there_are = ", ".join(sorted(door.tiers))
     for tier in dict.fromkeys(task.tier for task in tasks):
         if tier not in door.tiers and tier != DEFAULT_TIER:  # which most name without knowing

@@ -443,9 +443,11 @@ class Ledger:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def leave(self) -> None:
-        """Say that this root is ending: a server that is silent for ``SILENT_S`` is waited for no longer.
+        """Say that this root is ending: what its server doesn't finish within ``SILENT_S`` is waited for no longer.
 
-        A root that goes on keeps waiting: the answer may come, and says what became of what was called.
+        That is a limit for the group in hand, for the reads and for leaving the neighbours; whether the server is
+        frozen or merely slow isn't asked. A root that goes on keeps waiting: the answer may come, and says what became
+        of what was called.
         """
         if self._connections and self._leaving is None:
             self._leaving = asyncio.create_task(self._hang_up_on_silence())
@@ -461,7 +463,7 @@ class Ledger:
         first, self._hung_up = not self._hung_up, True  # before the writer fails: it doesn't try again
         ended = sum(connections.hang_up() for connections in self._connections)
         if first:
-            log.error("ledger_hung_up", address=self.reader.where, silent_s=SILENT_S, connections=ended)
+            log.error("ledger_hung_up", address=self.reader.where, waited_s=SILENT_S, connections=ended)
 
     async def _close(self) -> None:
         self._closed = True

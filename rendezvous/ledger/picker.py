@@ -109,7 +109,8 @@ class Picker:
         self._cleaner: Final[dict[tuple[int, int, int], bool]] = {}
         self._swarm: Final = lines.swarm()
         #: Who asks now, and the lanes that it passed: others may have them, so they go back when another asks. What it
-        #: passed once it passes as long as it asks, since what it takes meanwhile allows it no more.
+        #: passed once it passes as long as it asks: what it takes meanwhile allows it no more, or seldom, and then its
+        #: next turn has it.
         self._asking: TurnWork | None = None
         self._passed: list[tuple[list[_Place], _Place]] = []
         #: The lane of the last task that was taken: who asks next looks what is behind it.

@@ -173,7 +173,9 @@ class OpenConnections:
             connections = list(self._open)
         ended = 0
         for connection in connections:
-            with contextlib.suppress(OSError, self._driver.Error):  # it has just ended, or been closed
+            # It may just have ended, or been closed. In the instant before dup() its number may become another's: this
+            # root is ending, and whatever it opens then fails as its database does.
+            with contextlib.suppress(OSError, self._driver.Error):
                 with socket.socket(fileno=os.dup(connection.fileno())) as line:
                     line.shutdown(socket.SHUT_RDWR)
                 ended += 1

@@ -27,6 +27,7 @@ __all__ = [
     "as_json",
     "complain",
     "connect",
+    "explained",
     "job_argument",
     "latest_job",
     "named_job",
@@ -198,33 +199,42 @@ def latest_job(client: Client, job: str | None) -> str:
 
 
 @contextlib.contextmanager
-def named_job(client: Client, id_: str) -> Iterator[None]:
+def explained(look: Callable[[DoorRefused], SwarmError]) -> Iterator[None]:
+    """Where what is asked for isn't there, look once more, and tell what was found instead.
+
+    Args:
+        look: asks the door for something else, and makes the error of it; where that isn't there either, the first
+            refusal is told.
+    """
+    try:
+        yield
+    except DoorRefused as fault:
+        if fault.code != RefusalCode.NOT_FOUND:
+            raise
+        try:
+            told = look(fault)
+        except DoorRefused:
+            raise fault from None
+        raise told from fault
+
+
+def named_job(client: Client, id_: str) -> contextlib.AbstractContextManager[None]:
     """Look at a job by its id; say so where it is a task's."""
-    try:
-        yield
-    except DoorRefused as fault:
-        if fault.code != RefusalCode.NOT_FOUND:
-            raise
-        try:
-            task = client.task(id_)
-        except DoorRefused:
-            raise fault from None
-        raise SwarmError(f"{id_} is a task, of the job {task.job}", hint=f"swarm show {id_} shows it") from fault
+
+    def look(_: DoorRefused) -> SwarmError:
+        return SwarmError(f"{id_} is a task, of the job {client.task(id_).job}", hint=f"swarm show {id_} shows it")
+
+    return explained(look)
 
 
-@contextlib.contextmanager
-def named_task(client: Client, id_: str) -> Iterator[None]:
+def named_task(client: Client, id_: str) -> contextlib.AbstractContextManager[None]:
     """Look at a task by its id; say so where it is a job's."""
-    try:
-        yield
-    except DoorRefused as fault:
-        if fault.code != RefusalCode.NOT_FOUND:
-            raise
-        try:
-            client.job(id_)
-        except DoorRefused:
-            raise fault from None
-        raise SwarmError(f"{id_} is a job; name one of its tasks", hint=f"swarm ls {id_} lists them") from fault
+
+    def look(_: DoorRefused) -> SwarmError:
+        client.job(id_)
+        return SwarmError(f"{id_} is a job; name one of its tasks", hint=f"swarm ls {id_} lists them")
+
+    return explained(look)
 
 
 job_argument = click.argument("job", required=False)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.base import Command, complain, connect, named_task
+from swarm.cli.base import Command, complain, connect, explained, named_task
 from swarm.errors import DoorRefused, SwarmError
-from swarm.model import RefusalCode
 
 if TYPE_CHECKING:
-    from swarm.client import Client
+    pass
 
 #: The receipt isn't what it claims.
 EXIT_INVALID = 1
@@ -35,8 +32,14 @@ def receipt(task: str, output: Path | None) -> None:
     """Get the receipt of a completed TASK: signed by its worker and by the root, whoever of them is gone later."""
     from swarm.cli.output import print_json
 
-    with connect() as client, named_task(client, task), _told_of(client, task):
-        found = client.receipt(task)
+    with connect() as client:
+
+        def look(fault: DoorRefused) -> SwarmError:
+            client.task(task)  # it is there: the door's reason is what counts, not where tasks are listed
+            return SwarmError(str(fault), hint=f"swarm show {task} shows how far it is")
+
+        with named_task(client, task), explained(look):
+            found = client.receipt(task)
     if output is None:
         print_json(found)
         return
@@ -44,21 +47,6 @@ def receipt(task: str, output: Path | None) -> None:
 
     output.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     click.echo(f"wrote {output}", err=True)
-
-
-@contextlib.contextmanager
-def _told_of(client: Client, task: str) -> Iterator[None]:
-    """Where a task is there and its receipt isn't, the door's reason is what counts, not where tasks are listed."""
-    try:
-        yield
-    except DoorRefused as fault:
-        if fault.code != RefusalCode.NOT_FOUND:
-            raise
-        try:
-            client.task(task)
-        except DoorRefused:
-            raise fault from None
-        raise SwarmError(str(fault), hint=f"swarm show {task} shows how far it is") from fault
 
 
 @click.command(

@@ -213,10 +213,16 @@ def _check_spec(kind: str, spec: Mapping[str, Any]) -> None:
     try:
         check_spec(kind, spec)
     except TaskFailed as fault:
-        hint = "nothing was submitted; --spec is what the kind wants to know"
+        if "unknown field" in fault.detail and not (kind == "fetch" and "extract" in spec):
+            # newer workers may know it
+            click.echo(f"warning: the kind {kind} of this version doesn't know all of that: {fault.detail}", err=True)
+            return
+        hint = "nothing was submitted; --spec says what the kind wants to know, --kind which kind it is"
         if kind == "scrape" and "extract" not in spec:
             hint = "nothing was submitted; say what to take, such as --extract title=h1::text"
-        raise ConfigurationError(f"--kind {kind}: {fault.detail}", hint=hint) from fault
+        elif "extract" in spec:
+            hint = "nothing was submitted; --kind scrape extracts, fetch takes pages as they are"
+        raise ConfigurationError(f"the kind {kind}: {fault.detail}", hint=hint) from fault
 
 
 def task_spec(extract: Iterable[str], each: str | None, require: Iterable[str], spec: str | None) -> dict[str, Any]:

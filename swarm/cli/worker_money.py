@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from swarm.model import Address, Wei
     from swarm.vouchers import Channel
     from swarm.worker.voucher_book import NotedAccount, NotedVoucher
-
-    Agree = Callable[[str, Wei, Wei], None]
 
 __all__ = ["redeem", "release", "wallet"]
 
@@ -53,6 +51,13 @@ RELEASE_EXAMPLES: Final = """\b
 Examples:
   swarm-worker redeem && swarm-worker release
 """
+
+
+class Agree(Protocol):
+    """Raises where it isn't agreed that a call is sent."""
+
+    def __call__(self, question: str, *, cost_wei: Wei, worth_wei: Wei) -> None:
+        """Ask, by the most that the call costs and what it moves."""
 
 
 def _options(*fields: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -245,7 +250,7 @@ def _redeem_one(node: ChainReader, noted: NotedVoucher, key: bytes, agree: Agree
         )
     if due_wei < WORTH_TIMES * plan.cost_wei:
         click.echo("that is little for its gas: later it is more, for the same gas", err=True)
-    agree("redeem it?", plan.cost_wei, due_wei)
+    agree("redeem it?", cost_wei=plan.cost_wei, worth_wei=due_wei)
     name = node.send(plan, chain_id=kept.escrow.chain_id, contract=contract, data=data, key=key)
     paid_wei = node.channel(contract, payer, payee).settled_wei - channel.settled_wei
     click.echo(f"redeemed {show_wei(paid_wei)} for {payee}: {name}")
@@ -296,7 +301,7 @@ def release(yes: bool, max_gas_cost: str | None, **given: Any) -> None:
             plan = node.prepare(contract, data, sender=address, due_wei=0)
             cost = f"gas costs {address} at most {show_wei(plan.cost_wei)}"
             click.echo(f"{show_wei(channel.locked_wei)} go back to {account.payer}; {cost}", err=True)
-            agree("give it back?", plan.cost_wei, channel.locked_wei)
+            agree("give it back?", cost_wei=plan.cost_wei, worth_wei=channel.locked_wei)
             name = node.send(plan, chain_id=account.escrow.chain_id, contract=contract, data=data, key=key)
             click.echo(f"released {show_wei(channel.locked_wei)} to {account.payer}: {name}")
 
@@ -309,7 +314,7 @@ def _agreement(yes: bool, max_gas_cost: str | None) -> Agree:
     """
     max_gas_wei = None if max_gas_cost is None else parse_wei(max_gas_cost)
 
-    def agree(question: str, cost_wei: Wei, worth_wei: Wei) -> None:
+    def agree(question: str, *, cost_wei: Wei, worth_wei: Wei) -> None:
         cost = show_wei(cost_wei)
         if max_gas_wei is not None and cost_wei > max_gas_wei:
             raise ConfigurationError(
@@ -317,7 +322,8 @@ def _agreement(yes: bool, max_gas_cost: str | None) -> Agree:
                 hint="wait until gas is cheaper, or ask another node with --rpc; nothing was sent",
             )
         is_dear = max_gas_wei is None and cost_wei > worth_wei
-        all_the_same = f"--yes --max-gas-cost {cost} pays it all the same; nothing was sent"
+        limit = show_wei(_with_room(cost_wei))
+        all_the_same = f"--yes --max-gas-cost {limit} pays it all the same, up to that; nothing was sent"
         if yes and is_dear:
             raise ConfigurationError(
                 f"the gas may cost {cost} where {show_wei(worth_wei)} are moved",
@@ -389,3 +395,10 @@ def _node(
         return settings.rpc, OWN
     told = [account.rpc for account, _ in accounts if account.rpc is not None]
     return (told[-1], TOLD) if told else (None, "")
+
+
+def _with_room(cost_wei: Wei) -> Wei:
+    """A limit that the gas won't pass while it is typed: twice as much, to one digit."""
+    twice = 2 * cost_wei
+    digit: int = 10 ** (len(str(twice)) - 1)
+    return -(-twice // digit) * digit

@@ -269,7 +269,7 @@ async def test_a_door_open_to_others_without_tls_warns_and_admits_by_invite(tmp_
     ],
 )
 def test_a_link_that_names_this_machine_to_others_is_known(host: str, public_url: str | None, nowhere: bool) -> None:
-    assert RootSettings(bind=Bind(host=host, port=8765), public_url=public_url).link_leads_nowhere is nowhere
+    assert RootSettings(bind=Bind(host=host, port=8765), public_url=public_url).link_is_for_here_alone is nowhere
 
 
 async def test_a_profile_that_is_there_is_never_changed(tmp_path: Path) -> None:

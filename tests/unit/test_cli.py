@@ -330,11 +330,17 @@ def test_submit_reads_stdin(swarm: Swarm, door: FakeDoor, tmp_path: Path, monkey
         (["http://site/1", "--extract", "a=b", "--require", "c"], "--require c isn't one of the fields"),
         (["http://site/1", "--spec", "{"], "--spec isn't JSON"),
         (["http://site/1", "--spec", "[]"], "--spec is JSON, but no object"),
-        (["http://site/1", "--kind", "scrape"], "--kind scrape: Object missing required field `extract`"),
-        (["http://site/1", "--kind", "scrape", "--spec", '{"extract": {"a": "h1[["}}'], "--kind scrape: selector 'a'"),
-        (["http://site/1", "--kind", "fetch", "--extract", "a=b"], "--kind fetch: Object contains unknown field"),
-        (["http://site/1", "--kind", "noop", "--spec", '{"sleep": 1}'], "--kind noop: Object contains unknown field"),
-        (["http://site/1", "--spec", '{"ok": [200]}'], "--kind fetch: Object contains unknown field"),
+        (["http://site/1", "--kind", "scrape"], "the kind scrape: Object missing required field `extract`"),
+        (
+            ["http://site/1", "--kind", "scrape", "--spec", '{"extract": {"a": "h1[["}}'],
+            "the kind scrape: selector 'a'",
+        ),
+        (["http://site/1", "--kind", "fetch", "--extract", "a=b"], "the kind fetch: Object contains unknown field"),
+        (["http://site/1", "--spec", '{"extract": {"a": "h1"}}'], "the kind fetch: Object contains unknown field"),
+        (
+            ["http://site/1", "--kind", "noop", "--spec", '{"sleep_s": "x"}'],
+            "the kind noop: Expected `float`, got `str`",
+        ),
         (["http://site/1", "--priority", "10"], "invalid value for '--priority'"),
         ([], "missing argument"),
     ],
@@ -351,6 +357,17 @@ def test_submit_refuses_what_makes_no_sense_before_it_sends_anything(
     assert said.err.startswith(f"error: {what}")
     assert len(said.err.splitlines()) <= 3
     assert door.requests == []
+
+
+@pytest.mark.parametrize(("kind", "spec"), [("noop", '{"sleep": 1}'), ("fetch", '{"ok": [200]}')])
+def test_what_a_newer_worker_may_know_of_a_spec_is_a_warning(
+    swarm: Swarm, door: FakeDoor, kind: str, spec: str
+) -> None:
+    said = swarm("submit", "http://site/1", "--kind", kind, "--spec", spec)
+
+    assert said.code == 0
+    assert f"warning: the kind {kind} of this version doesn't know all of that: " in said.err
+    assert next(iter(door.tasks.values()))["spec"] == json.loads(spec)
 
 
 def test_a_plugins_kind_takes_any_spec(swarm: Swarm, door: FakeDoor) -> None:

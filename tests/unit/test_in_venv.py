@@ -17,7 +17,7 @@ SCRIPTS = sorted(
 )
 
 
-def bare(script: str, venv: Path) -> subprocess.CompletedProcess[str]:
+def bare(script: str, venv: Path | str) -> subprocess.CompletedProcess[str]:
     """Ask for a script's help in a Python that has no packages."""
     return subprocess.run(
         [sys.executable, "-I", "-S", str(ROOT / script), "--help"],
@@ -40,6 +40,16 @@ def test_without_an_environment_a_script_says_how_to_make_one(script: str, tmp_p
     assert done.stderr.startswith("error: ")
     assert "./scripts/setup dev makes an environment" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_environment_without_the_packages_is_entered_once(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\necho entered >>"{tmp_path}/told"\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    done = bare("scripts/simulate", f"{tmp_path}/../{tmp_path.name}")
+    assert (done.returncode, (tmp_path / "told").read_text()) == (1, "entered\n")
+    assert "./scripts/setup dev makes an environment" in done.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
