@@ -2,7 +2,8 @@
 
 Event names are past tense (``task_completed``), facts are keys. Libraries' own lines come to the same stream by
 ``logging``, from the level that ``LIBRARY_LEVELS`` gives them. Nothing is set up at import: an entry point calls
-``configure`` once; what runs in a program of others calls ``configure_unless_done``.
+``configure`` once, or ``configure_unless_done`` in a program of others. What such a program merely calls is no entry
+point: it takes ``write_unless_done``, which leaves ``logging`` alone.
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
-from typing import Any, Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 import orjson
 import structlog
 
-__all__ = ["configure", "configure_unless_done", "is_secret_name", "quieten_libraries", "working_on"]
+__all__ = [
+    "configure",
+    "configure_unless_done",
+    "is_secret_name",
+    "quieten_libraries",
+    "working_on",
+    "write_unless_done",
+]
 
 #: facts/skeleton.md §7: what these say below this level is noise. libp2p warns at each served DHT request and each
 #: dead peer; its host and its dialers log each peer that hung up as an error; httpx tells each request.
@@ -142,19 +150,7 @@ def configure(
         libraries: take in what comes by ``logging`` as well.
     """
     stream = sys.stderr if stream is None else stream
-    as_json = not stream.isatty() if json is None else json
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        _name_work,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _hide_secrets,
-    ]
-    renderer: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
-        if as_json
-        else [_console(stream)]
-    )
+    shared, renderer = _processors(stream, json=json)
     # Our own lines don't go through ``logging``: there is one a task, and that way costs a fifth of a small one.
     structlog.configure(
         processors=[*shared, *renderer],
@@ -173,8 +169,37 @@ def configure_unless_done(level: str) -> None:
     Left alone, structlog writes every line to standard output, from debug on. What the program logs by ``logging`` is
     its own: where it has a handler, libraries' lines go there and nowhere else.
     """
-    if not structlog.is_configured():
+    for_now = any(isinstance(one, _WriteForNow) for one in structlog.get_config()["processors"])
+    if for_now or not structlog.is_configured():
         configure(level=level, libraries=not logging.getLogger().handlers)
+
+
+def write_unless_done(level: str) -> None:
+    """Have our own lines go to standard error in a program that isn't ours, and only calls us.
+
+    Nothing of ``logging`` is touched, and whoever sets up structlog afterwards, as ``configure_unless_done`` does, is
+    heeded.
+    """
+    if not structlog.is_configured():
+        shared, renderer = _processors(sys.stderr, json=None)
+        # all of it in the processors: a program that configures these alone is rid of ours
+        structlog.configure(processors=[_OnlyFrom(level), *shared, *renderer, _WriteForNow(sys.stderr)])
+
+
+def _processors(
+    stream: TextIO, *, json: bool | None
+) -> tuple[list[structlog.typing.Processor], list[structlog.typing.Processor]]:
+    """What is done to every line, and what makes text of it."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        _name_work,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _hide_secrets,
+    ]
+    if not stream.isatty() if json is None else json:
+        return shared, [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
+    return shared, [_console(stream)]
 
 
 def _take_libraries(
@@ -226,6 +251,30 @@ class _Lines:
             self._stream.flush()
 
     debug = info = warning = error = critical = msg
+
+
+class _OnlyFrom:
+    """Drops what is logged below a level."""
+
+    def __init__(self, level: str) -> None:
+        self._levels = logging.getLevelNamesMapping()
+        self._level = self._levels[level.upper()]
+
+    def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if self._levels.get(method.upper(), self._level) < self._level:
+            raise structlog.DropEvent
+        return event
+
+
+class _WriteForNow:
+    """The last processor, until somebody sets up structlog: it writes by itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._lines = _Lines(stream)
+
+    def __call__(self, _: Any, __: str, line: Any) -> NoReturn:
+        self._lines.msg(line)
+        raise structlog.DropEvent
 
 
 def _as_json(event: Any, **options: Any) -> str:

@@ -34,7 +34,7 @@ from swarm.door_client import DoorClient
 from swarm.door_session import refused_by
 from swarm.errors import ConfigurationError, DoorUnreachable
 from swarm.identity import Identity, open_identity
-from swarm.logs import configure_unless_done
+from swarm.logs import write_unless_done
 from swarm.model import Address, Refusal, RefusalCode, Status, TaskId
 from swarm.queue.messages import parse_lines
 from swarm.queue.port import ClosedByBlock, Delivery, Gate, QueueStats, as_task, export_line, lost
@@ -348,7 +348,7 @@ def open_door_queue(
         DoorRefused: the swarm doesn't admit this worker.
         MalformedInput: the location isn't a door's.
     """
-    configure_unless_done("warning")
+    write_unless_done("warning")
     link = parse_join_link(location)
     if key is None and worker is None:
         raise ConfigurationError(

@@ -94,6 +94,52 @@ def test_a_program_that_has_set_up_its_own_logging_keeps_it() -> None:
     assert "event='dial_failed'" in structured.stdout
 
 
+OPENS_A_QUEUE = """
+import logging, sys
+import structlog
+from swarm.errors import SwarmError
+from swarm.queue import open_queue
+from swarm.worker import Worker
+
+def fails(call):
+    try:
+        call()
+    except SwarmError:
+        return
+    raise AssertionError
+
+fails(lambda: open_queue("http://127.0.0.1:9"))
+structlog.get_logger().info("queue_opened")
+structlog.get_logger().warning("root_trusted_on_first_use")
+{then}
+structlog.get_logger().info("session_opened")
+logging.getLogger("httpx").info("theirs")
+logging.getLogger("theirs").info("theirs")
+"""
+
+
+def run_queue(then: str) -> subprocess.CompletedProcess[str]:
+    """A program of others that calls a queue first, and sets up its logging then."""
+    return subprocess.run(
+        [sys.executable, "-c", OPENS_A_QUEUE.format(then=then)], capture_output=True, text=True, check=True
+    )
+
+
+def test_a_queue_leaves_a_programs_logging_to_the_program() -> None:
+    ended = run_queue("logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(name)s: %(message)s')")
+    assert ended.stdout.splitlines() == ["httpx: theirs", "theirs: theirs"]
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == ["root_trusted_on_first_use"]
+
+
+def test_who_sets_up_structlog_after_a_queue_was_opened_is_heeded() -> None:
+    ended = run_queue("structlog.configure(processors=[structlog.processors.KeyValueRenderer()])")
+    assert ended.stdout == "event='session_opened'\n"
+    ended = run_queue('fails(Worker("root.example").run)')
+    assert ended.stdout == ""
+    logged = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert logged == ["root_trusted_on_first_use", "session_opened", "library_logged"]
+
+
 def test_a_level_below_is_not_shown(stream: io.StringIO) -> None:
     structlog.get_logger().debug("turn_sent")
 
