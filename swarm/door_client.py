@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -115,6 +116,8 @@ class DoorClient:
         self._proven: set[str] = set()
         #: Whether the key was got or taken in this process: then a revocation is meant for us as we are.
         self._key_is_fresh = False
+        #: A door that refused us asked not to be asked again before this.
+        self._ask_again_at = -math.inf
         self._push, self.pushes = trio.open_memory_channel[Push](64)
 
     # ── what the worker does with it ──────────────────────────────────────────────────────────────────────────────
@@ -399,7 +402,7 @@ class DoorClient:
                 return
             if trio.current_time() - began > GOOD_SESSION_S:
                 waits = self._waits()
-            await trio.sleep(next(waits))
+            await trio.sleep_until(max(trio.current_time() + next(waits), self._ask_again_at))
             with contextlib.suppress(DoorUnreachable):
                 await self.learn_settings()
 
@@ -426,52 +429,94 @@ class DoorClient:
 
     async def _go_plain(self, url: str) -> None:
         self.url = url
-        await self.check_key()
+        if not await self.check_key():
+            return  # the next attempt comes here again
         log.warning("websocket_does_not_pass", url=url, instead="turns by POST")
         self._plain = self._key_is_fresh = True
         self.sessions += 1
         self._opened.set()
         await trio.sleep(PLAIN_FOR_S)
 
-    async def check_key(self) -> None:
+    async def check_key(self) -> bool:
         """Ask the door whether it takes our key, and enrol again where it doesn't and would have us.
+
+        Returns:
+            Whether we have a key that it takes, be it another one; ask again where we haven't.
 
         Raises:
             DoorRefused: it turned this worker away.
-            DoorUnreachable: the door doesn't answer.
+            DoorUnreachable: the door doesn't answer, or not now.
         """
         try:
             await call(self._http, "GET", f"{self.url}/v1/robots", api_key=self.api_key)
         except DoorRefused as refused:  # that no origin was named says that the key was taken
             if refused.code in _KEY_REFUSED:
-                await self._turned_away(refused)
+                return await self._turned_away(refused)
+            if refused.retry_after_s is not None or refused.status >= httpx.codes.INTERNAL_SERVER_ERROR:
+                raise DoorUnreachable(self.url, str(refused)) from refused
+        return True
 
-    async def _turned_away(self, refused: DoorRefused) -> None:
-        """The key isn't taken: enrol again where the root has forgotten it or may have us again, else give up."""
+    async def settle_key(self) -> None:
+        """Get a key that the door takes, where it refuses the one we have; one that is away refuses none.
+
+        Raises:
+            DoorRefused: it turned this worker away.
+            DoorUnreachable: it refused our key, and gave us no other one within ``START_S``.
+        """
+        waits = self._waits()
+        last_attempt_at = trio.current_time() + START_S
+        was_refused = False
+        while True:
+            try:
+                if await self.check_key():
+                    return
+                was_refused = True
+            except DoorUnreachable as unreachable:
+                if not was_refused:
+                    return
+                self._why = unreachable.reason
+            again_at = max(trio.current_time() + next(waits), self._ask_again_at)
+            if again_at > last_attempt_at:
+                said = f"it doesn't take this worker's key, and gave no other one: {self._why}"
+                raise DoorUnreachable(self.url, said, hint="try again later")
+            await trio.sleep_until(again_at)
+
+    async def _turned_away(self, refused: DoorRefused) -> bool:
+        """The key isn't taken: enrol again where the root has forgotten it or may have us again, else give up.
+
+        Returns:
+            Whether we have another key now.
+        """
         was_revoked_before = refused.code == RefusalCode.KEY_REVOKED and not self._key_is_fresh
         if refused.code == RefusalCode.UNAUTHORIZED or was_revoked_before:
             log.warning("key_not_taken", url=self.url, reason=str(refused), instead="enrolling again")
-            await self._enrol_again(refused)
-        elif refused.code in TURNS_AWAY:
+            return await self._enrol_again(refused)
+        if refused.code in TURNS_AWAY:
             raise refused
-        else:
-            await trio.sleep(min(refused.retry_after_s or FIRST_WAIT_S, LONGEST_WAIT_S))
+        self._wait_for(refused)
+        return False
 
-    async def _enrol_again(self, why: DoorRefused) -> None:
+    async def _enrol_again(self, why: DoorRefused) -> bool:
         """Get another key for the same identity; what a revoked worker is refused then is why it ends."""
         try:
             await self.learn_settings()
             await self.enrol_if_needed(again=True)
-        except DoorUnreachable:
-            return  # the next attempt comes here again
+        except DoorUnreachable as unreachable:
+            self._why = unreachable.reason
+            return False
         except DoorRefused as refused:
             if refused.retry_after_s is not None:
-                await trio.sleep(min(refused.retry_after_s, LONGEST_WAIT_S))
-                return
+                self._why = str(refused)
+                self._wait_for(refused)
+                return False
             if why.code != RefusalCode.KEY_REVOKED or refused.code == RefusalCode.KEY_REVOKED:
                 raise
             said = f"{why}; enrolling again was refused too: {refused}"
             raise DoorRefused(why.code, said, status=why.status, details=why.details) from refused
+        return True
+
+    def _wait_for(self, refused: DoorRefused) -> None:
+        self._ask_again_at = trio.current_time() + min(refused.retry_after_s or FIRST_WAIT_S, LONGEST_WAIT_S)
 
     def _take_push(self, push: Push) -> None:
         with contextlib.suppress(trio.WouldBlock):

@@ -344,7 +344,7 @@ def open_door_queue(
 
     Raises:
         ConfigurationError: neither key nor worker; another process uses the directory.
-        DoorUnreachable: the door doesn't answer.
+        DoorUnreachable: the door doesn't answer, and the worker is no member yet; or it takes no key of its now.
         DoorRefused: the swarm doesn't admit this worker.
         MalformedInput: the location isn't a door's.
     """
@@ -383,6 +383,5 @@ async def _join(link: JoinLink, identity: Identity, hello: Hello, directory: Pat
             rng=random.Random(),  # noqa: S311 -- spreads waits, no secrets
         )
         await door.join()
-        with contextlib.suppress(DoorUnreachable):  # a member's queue may be opened while its door is away
-            await door.check_key()
+        await door.settle_key()
         return door.url, door.api_key

@@ -32,6 +32,8 @@ from tests.patience import PATIENCE_S
 from tests.unit.door_server import DoorServer, frame, open_door_server
 
 HELLO = Hello(version="0.1.0", kinds={"noop": "1"})
+BUSY = (429, frame(error={"code": "rate_limited", "message": "later", "retry_after_s": 0.01}))
+PROXYS = (502, b"<html>Bad Gateway</html>")
 
 
 @pytest.fixture(scope="module")
@@ -421,27 +423,79 @@ async def test_an_enrolment_that_has_to_wait_does_not_end_a_worker_that_was_admi
     async with door_to(server, alice, tmp_path):
         pass
     server.revoke()
-    busy = frame(error={"code": "rate_limited", "message": "later", "retry_after_s": 0.01})
-    server.says = Once({"/v1/enrolments": (429, busy)})
+    server.says = Once({"/v1/enrolments": BUSY})
     async with door_to(server, alice, tmp_path) as door:
         assert await door.turn(turn()) == TurnAnswer(n=1)
+
+
+@pytest.mark.parametrize("enrolment", [BUSY, PROXYS])
+async def test_a_key_that_is_refused_is_not_used_while_no_other_one_is_to_be_had(
+    server: DoorServer, alice: Identity, tmp_path: Path, enrolment: tuple[int, bytes]
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.revoke()
+    server.upgrades = False
+    server.says = Once({"/v1/session": PROXYS, "/v1/enrolments": enrolment})
+    async with door_to(server, alice, tmp_path) as door:
+        await door.wait_joined()
+        assert door.api_key == "key-2"
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+
+
+async def test_a_door_that_is_busy_says_nothing_of_our_key(server: DoorServer, alice: Identity, tmp_path: Path) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.revoke()
+    server.upgrades = False
+    server.says = Once({"/v1/session": PROXYS, "/v1/robots": BUSY})
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+
+
+def pop_from(server: DoorServer, directory: Path) -> None:
+    """Open the door as a queue, ask it for a task once, and close it."""
+    with open_door_queue(format_join_link(server.link()), key=None, worker=directory, kinds=["noop"]) as queue:
+        assert queue.pop() is None
+
+
+@pytest.mark.parametrize("enrolment", [BUSY, PROXYS])
+async def test_a_queue_whose_worker_has_to_wait_for_another_key_is_opened_with_that(
+    server: DoorServer, tmp_path: Path, enrolment: tuple[int, bytes]
+) -> None:
+    await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
+    server.revoke()
+    server.says = Once({"/v1/enrolments": enrolment})
+    await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
+    assert len(server.enrolments) == 2
+
+
+async def test_a_queue_whose_worker_gets_no_key_that_is_taken_is_not_opened(server: DoorServer, tmp_path: Path) -> None:
+    await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
+    server.revoke()
+    hours = {"code": "rate_limited", "message": "no more today", "retry_after_s": 7200}
+    server.says["/v1/enrolments"] = (429, frame(error=hours))
+    with trio.fail_after(PATIENCE_S), pytest.raises(DoorUnreachable, match=r"doesn't take .* no more today"):
+        await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
+
+
+async def test_the_queue_of_a_member_is_opened_while_its_door_is_away(server: DoorServer, tmp_path: Path) -> None:
+    await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
+    server.refuse["/settings"] = server.refuse["/v1/robots"] = (503, "shutting_down")
+    await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
 
 
 @pytest.mark.parametrize("lost", ["revoke", "forget"])
 async def test_the_worker_of_a_queue_enrols_again_when_it_is_opened(
     server: DoorServer, tmp_path: Path, lost: str
 ) -> None:
-    def open_and_close() -> None:
-        link = format_join_link(server.link())
-        open_door_queue(link, key=None, worker=tmp_path / "keys", kinds=["noop"]).close()
-
-    await trio.to_thread.run_sync(open_and_close)
+    await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
     if lost == "revoke":
         server.revoke()
     else:
         server.keys.clear()
     for _ in range(2):
-        await trio.to_thread.run_sync(open_and_close)
+        await trio.to_thread.run_sync(pop_from, server, tmp_path / "keys")
     assert len(server.enrolments) == 2
 
 
