@@ -1,10 +1,13 @@
 """The worker's side of the door: signed settings, enrolment, a session that is kept, and calls beside it.
 
 Trust: settings are signed. A join link names the key; without one the first key seen is trusted, said aloud and kept,
-and another one is refused from then on. The API key goes to nobody else: only to a door that showed settings signed by
-that key, or that these settings name. Refusals are typed (``DoorRefused``), silence is ``DoorUnreachable``. While the
-session is down it is opened again with jittered backoff, at the other doors that the settings name as well. This
-module knows no tasks; a turn is a value to it.
+and another one is refused from then on. The API key goes to the doors that signed settings name, and to the one that
+gave it. Showing such settings proves nothing: anybody can repeat them. A link's address that is neither is enrolled at
+anew, when the worker starts and none of its doors answers. What is given then is only as safe as that address: whoever
+sits there can pass an enrolment on to the root, and reads the key in the answer; old settings name doors of old.
+
+Refusals are typed (``DoorRefused``), silence is ``DoorUnreachable``. While the session is down it is opened again with
+jittered backoff, at the other doors that the settings name as well. This module knows no tasks; a turn is a value.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import structlog
 import trio
 
 from swarm.certificates import trust_certificates
+from swarm.content.urls import is_same
 from swarm.door_calls import CALL_S, call, data_of
 from swarm.door_session import NoWebSocket, Push, Session, run_session
 from swarm.errors import DoorRefused, DoorUnreachable, MalformedInput, UntrustedSettings
@@ -78,7 +82,7 @@ class DoorClient:
         pushes: what the door says first, and a nudge when a session was opened. Hints: one that doesn't fit is dropped,
             the next turn tells the same.
         sessions: how many sessions were opened; a change means that the door may not know us any more.
-        url: the door that answers.
+        url: the door that answers; once joined, one that our key is for.
     """
 
     settings: Settings
@@ -112,8 +116,8 @@ class DoorClient:
         self._plain = False
         self._why = "no session yet"
         self._closing = False
-        #: Doors that showed settings of the root that we trust.
-        self._proven: set[str] = set()
+        #: The door that gave our key, where that is known.
+        self._enrolled_at: str | None = None
         #: Whether the key was got or taken in this process: then a revocation is meant for us as we are.
         self._key_is_fresh = False
         #: A door that refused us asked not to be asked again before this.
@@ -189,8 +193,16 @@ class DoorClient:
     # ── settings and trust ────────────────────────────────────────────────────────────────────────────────────────
 
     def _doors(self) -> list[str]:
-        """The doors to try: the one that answered last, the link's, those of the settings."""
-        return list(dict.fromkeys([self.url, self._link.url, *self._named()]))
+        """The doors to ask for settings: the one that answered last, the link's, those that are ours."""
+        gave = [self._enrolled_at] if self._enrolled_at is not None else []
+        return list(dict.fromkeys([self.url, self._link.url, *gave, *self._named()]))
+
+    def _own_doors(self) -> list[str]:
+        """Those of them that our key is for."""
+        return [url for url in self._doors() if self._is_own(url)]
+
+    def _is_own(self, url: str) -> bool:
+        return any(is_same(url, own) for own in (self._enrolled_at, *self._named()) if own is not None)
 
     def _named(self) -> list[str]:
         """The doors that the root's settings name."""
@@ -202,8 +214,11 @@ class DoorClient:
         kept = read_membership(self._directory)
         return kept.key_id if kept is not None else None
 
-    async def learn_settings(self) -> None:
+    async def learn_settings(self) -> str:
         """Get the settings from the first door that answers, and check who signed them.
+
+        Returns:
+            Where they were got; our key may not be for that one.
 
         Raises:
             DoorUnreachable: no door answers.
@@ -220,7 +235,7 @@ class DoorClient:
                 log.warning("door_untrusted", url=url, reason=str(untrusted))
                 impostor = untrusted
             else:
-                return
+                return url
         why = fault or impostor  # a root that is away may be back; an impostor doesn't end a worker before
         assert why is not None  # noqa: S101 -- there is always the link's door
         raise why
@@ -236,8 +251,9 @@ class DoorClient:
             log.warning(
                 "root_trusted_on_first_use", key_id=key_id, url=url, hint="a join link with a key would check it"
             )
-        self.url, self.settings, self.key_id = url, settings, key_id
-        self._proven.add(url)
+        self.settings, self.key_id = settings, key_id
+        if self._is_own(url):
+            self.url = url
         await trio.to_thread.run_sync(keep_settings, self._directory, body)
 
     def recall_settings(self) -> bool:
@@ -250,20 +266,22 @@ class DoorClient:
             return False
         settings, key_id = kept
         self.settings, self.key_id, self.api_key = settings, key_id, member.api_key
-        named = self._named()
-        if named and self.url not in named:
-            self.url = named[0]  # whoever sits at the link's address hasn't shown that it is this swarm's door
-        return bool(named)
+        self._enrolled_at = member.url
+        own = self._own_doors()
+        if own:
+            self.url = own[0]
+        return bool(own)
 
     def _payout_of(self, member: Membership) -> Address:
         return member.payout or self._identity.address
 
     # ── enrolment ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def enrol_if_needed(self, *, again: bool = False) -> None:
-        """Get an API key for this swarm and payout address, unless there is one.
+    async def enrol_if_needed(self, url: str, *, again: bool = False) -> None:
+        """Get an API key for this swarm and payout address, unless there is one for a door that answers.
 
         Args:
+            url: the door that showed its settings; it is enrolled at.
             again: even if there is one: the door doesn't know it.
 
         Raises:
@@ -278,27 +296,42 @@ class DoorClient:
             and self._payout_of(member) == self._payout
         )
         if fits and not again and member is not None and member.api_key is not None:
-            self.api_key = member.api_key
-            return
+            self.api_key, self._enrolled_at = member.api_key, member.url
+            if await self._find_own_door(url):
+                return
+            log.warning("door_not_named", url=url, instead="enrolling there; the kept key is for other doors")
         for attempt in range(ENROL_TRIES):
             try:
-                enrolled = await self._enrol()
+                enrolled = await self._enrol(url)
                 break
             except DoorRefused as refused:
                 if refused.code not in _TRY_AGAIN or attempt == ENROL_TRIES - 1:
                     raise
                 await self.learn_settings()
         self.api_key, self._key_is_fresh = enrolled.api_key, True
+        self.url = self._enrolled_at = url
         kept = Membership(
             key_id=self.key_id,
             network_id=self.settings.swarm.network_id,
             api_key=enrolled.api_key,
             payout=self._payout,
+            url=url,
         )
         await trio.to_thread.run_sync(keep_membership, self._directory, kept)
         log.info("worker_enrolled", worker=enrolled.address, payout=enrolled.payout, network=kept.network_id)
 
-    async def _enrol(self) -> Enrolled:
+    async def _find_own_door(self, url: str) -> bool:
+        """Whether a door answers that our key is for: the one that just did, or another one."""
+        if self._is_own(url):
+            return True
+        for own in self._own_doors():
+            with contextlib.suppress(DoorUnreachable, UntrustedSettings):
+                await self._learn_from(own)
+                if self._is_own(own):
+                    return True
+        return False
+
+    async def _enrol(self, url: str) -> Enrolled:
         digest = await trio.to_thread.run_sync(self._digest)  # its imports take half a second
         signature, peer_signature = sign_enrolment(self._identity.eth_key, self._identity.peer_seed, digest)
         enrolment = Enrolment(
@@ -312,7 +345,7 @@ class DoorClient:
             invite=self._link.invite,
             hello=self._hello,
         )
-        body = await call(self._http, "POST", f"{self.url}/v1/enrolments", api_key=None, body=encode(enrolment))
+        body = await call(self._http, "POST", f"{url}/v1/enrolments", api_key=None, body=encode(enrolment))
         return self._read(body, Enrolled)
 
     def _digest(self) -> bytes:
@@ -339,8 +372,7 @@ class DoorClient:
         for attempt in itertools.count(1):
             wait_s = next(waits)
             try:
-                await self.learn_settings()
-                await self.enrol_if_needed()
+                await self.enrol_if_needed(await self.learn_settings())
                 return
             except DoorUnreachable as unreachable:
                 if self.recall_settings():
@@ -377,24 +409,22 @@ class DoorClient:
             UntrustedSettings: the root isn't the one that we trust any more.
         """
         waits = self._waits()
-        doors = iter(self._doors())
+        doors = iter(self._own_doors())
         while not self._closing:
             url = next(doors, None)
             if url is None:
                 await trio.sleep(next(waits))
-                doors = iter(self._doors())
+                doors = iter(self._own_doors())
                 continue
             began = trio.current_time()
             try:
-                if url not in self._proven and url not in self._named():
-                    await self._learn_from(url)  # our key is for this swarm's doors alone
                 await run_session(url, self.api_key, tls=self._tls, push=self._take_push, opened=self._session_opened)
             except NoWebSocket as unreachable:
                 self._session_over(unreachable.reason)
                 with contextlib.suppress(DoorUnreachable):
                     await self._go_plain(url)
-            except (DoorUnreachable, UntrustedSettings) as away:
-                self._session_over(away.reason if isinstance(away, DoorUnreachable) else str(away))
+            except DoorUnreachable as away:
+                self._session_over(away.reason)
             except DoorRefused as refused:
                 self._session_over(str(refused))
                 await self._turned_away(refused)
@@ -500,7 +530,7 @@ class DoorClient:
         """Get another key for the same identity; what a revoked worker is refused then is why it ends."""
         try:
             await self.learn_settings()
-            await self.enrol_if_needed(again=True)
+            await self.enrol_if_needed(self.url, again=True)
         except DoorUnreachable as unreachable:
             self._why = unreachable.reason
             return False

@@ -24,12 +24,21 @@ SETTINGS_FILE: Final = "settings.json"
 
 
 class Membership(Answer, frozen=True):
-    """What this data directory is to one swarm."""
+    """What this data directory is to one swarm.
+
+    Attributes:
+        key_id: the root's.
+        network_id: the swarm's.
+        api_key: ours.
+        payout: who is paid; None: the worker itself.
+        url: the door that gave the key; None in files of earlier versions.
+    """
 
     key_id: str
     network_id: str
     api_key: str | None = None
     payout: str | None = None
+    url: str | None = None
 
 
 def read_membership(directory: Path) -> Membership | None:

@@ -35,7 +35,7 @@ def start_lines(
     """Slots, caps, inbound, directories, payout, and how to stop."""
     yield f"Joined {swarm.swarm.name} at {url} as {identity.address}."
     if url != link_url:
-        yield f"  door       {link_url} didn't answer as a door of this swarm; the swarm named the other one"
+        yield f"  door       the swarm named this one; {link_url} didn't answer as its door, or isn't named"
     yield f"  slots      {settings.slots}"
     yield f"  disk       at most {_size(settings.max_disk_bytes)}, in {identity.directory}"
     yield f"  bandwidth  no cap; a page takes at most {_size(settings.max_body_bytes)}"

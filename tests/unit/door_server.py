@@ -55,6 +55,7 @@ class DoorServer:
 
     Attributes:
         seed: of the key that signs the settings.
+        names_itself: False where the settings don't name this door among the swarm's.
         refuse: path → (status, code) that it is refused with.
         says: path → (status, body) that it is answered with, whatever it is; a redirect goes to the same path.
         answer: what a turn is answered with; None: nothing.
@@ -68,6 +69,7 @@ class DoorServer:
         self.seed = secrets.token_bytes(32)
         self.network_id = "network-one"
         self.doors: tuple[str, ...] = ()
+        self.names_itself = True
         self.refuse: dict[str, tuple[int, str]] = {}
         self.says: dict[str, tuple[int, bytes]] = {}
         self.answer: Answer = lambda turn: TurnAnswer(n=turn.n)
@@ -156,7 +158,7 @@ class DoorServer:
             status, code = self.refuse[path]
             return status, refusal(code)
         if path == "/settings":
-            return 200, self._settings()
+            return 200, self.settings()
         if path == "/v1/enrolments":
             return 201, self._enrol(decode(body, Enrolment))
         if key not in self.keys:
@@ -177,7 +179,7 @@ class DoorServer:
     def _unfit(self, key: str) -> str:
         return "key_revoked" if key in self.revoked else "unauthorized"
 
-    def _settings(self) -> bytes:
+    def settings(self) -> bytes:
         settings = Settings(
             peer=None,
             ethereum=None,
@@ -187,7 +189,7 @@ class DoorServer:
                 rendezvous_tag="tag",
                 admission="invite",
                 roots=(self.key_id,),
-                doors=(self.url, *self.doors),
+                doors=(self.url, *self.doors) if self.names_itself else self.doors,
             ),
             challenge=secrets.token_hex(8),
         )

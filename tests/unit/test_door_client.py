@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from hypothesis import given
@@ -180,14 +181,15 @@ async def test_settings_of_another_key_than_the_links_are_refused(
 
 @pytest.mark.parametrize("upgrades", [True, False])
 @pytest.mark.parametrize("with_key", [True, False])
-async def test_our_key_goes_to_no_address_that_has_not_shown_our_swarms_settings(
-    server: DoorServer, alice: Identity, tmp_path: Path, *, upgrades: bool, with_key: bool
+@pytest.mark.parametrize("repeats", [True, False])
+async def test_our_key_goes_to_no_address_that_our_swarm_does_not_name_even_if_it_repeats_its_settings(
+    server: DoorServer, alice: Identity, tmp_path: Path, *, upgrades: bool, with_key: bool, repeats: bool
 ) -> None:
     async with door_to(server, alice, tmp_path):
         pass
     async with open_door_server() as stranger:
         stranger.upgrades = upgrades
-        stranger.says["/settings"] = (200, b"<html>welcome</html>")
+        stranger.says["/settings"] = (200, server.settings() if repeats else b"<html>welcome</html>")
         link = JoinLink(url=stranger.url, key_id=server.key_id if with_key else None)
         async with door_to(server, alice, tmp_path, link=link) as door:
             await door.wait_joined()
@@ -203,6 +205,52 @@ async def test_our_key_goes_to_no_address_that_has_not_shown_our_swarms_settings
             assert await door.turn(turn(2)) == TurnAnswer(n=2)
         assert stranger.heard_keys == set()
         assert set(stranger.asked) == {"/settings"}
+
+
+async def test_a_door_that_moved_to_where_it_is_not_named_is_enrolled_at_anew_and_known_from_then_on(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.refuse["/settings"] = (503, "shutting_down")
+    async with open_door_server() as moved:
+        moved.seed, moved.keys, moved.enrolments = server.seed, server.keys, server.enrolments
+        moved.names_itself, moved.doors = False, (server.url,)
+        for n in (1, 2):
+            async with door_to(moved, alice, tmp_path) as door:
+                assert await door.turn(turn(n)) == TurnAnswer(n=n)
+                assert door.url == moved.url
+        assert len(moved.enrolments) == 2
+        assert moved.heard_keys == {"key-2"}
+
+
+async def test_the_door_that_gave_our_key_need_not_be_named(
+    server: DoorServer, alice: Identity, tmp_path: Path
+) -> None:
+    server.names_itself = False
+    async with door_to(server, alice, tmp_path):
+        pass
+    server.refuse["/settings"] = (503, "shutting_down")
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+    assert len(server.enrolments) == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_membership_of_an_earlier_version_is_for_named_doors_alone(
+    server: DoorServer, alice: Identity, tmp_path: Path, *, named: bool
+) -> None:
+    async with door_to(server, alice, tmp_path):
+        pass
+    kept = tmp_path / "membership.json"
+    membership = msgspec.json.decode(kept.read_bytes())
+    assert membership.pop("url") == server.url
+    kept.write_bytes(msgspec.json.encode(membership))
+    server.names_itself = named
+    server.heard_keys.clear()
+    async with door_to(server, alice, tmp_path) as door:
+        assert await door.turn(turn()) == TurnAnswer(n=1)
+    assert server.heard_keys == ({"key-1"} if named else {"key-2"})
 
 
 async def test_nothing_was_joined_while_no_door_has_taken_us(
