@@ -31,7 +31,7 @@ from rendezvous.wiring import OPERATOR
 from swarm.errors import ConfigurationError, LedgerUnavailable, MalformedInput, QueueUnreachable
 from swarm.model import Refusal, Status
 from swarm.queue.messages import parse_message
-from swarm.queue.open import QUEUE_OPTIONS, open_redis_queue, option
+from swarm.queue.open import DEFAULT_NAME, QUEUE_OPTIONS, open_redis_queue, option
 from swarm.queue.redis_link import RedisUrl, read_redis_url
 from swarm.queue.redis_queue import MALFORMED, RawDelivery, RedisQueue
 from swarm.settings import count, switch, text
@@ -41,7 +41,7 @@ __all__ = ["Intake", "open_intakes"]
 log = structlog.get_logger()
 
 #: What an intake's URL may say beyond the queue's own options.
-INTAKE_OPTIONS: Final = (*QUEUE_OPTIONS, "owner", "dedupe", "backlog")
+INTAKE_OPTIONS: Final = (*QUEUE_OPTIONS, "owner", "as", "dedupe", "backlog")
 #: Messages of one round: they are one group of the ledger, and acknowledged together.
 MESSAGES_A_ROUND: Final = 256
 #: With so many tasks waiting in the ledger nothing is taken.
@@ -65,6 +65,8 @@ class Intake:
         queue: where messages are.
         ledger: where tasks go.
         network_id: of this swarm: with it the queue's job is the same at every start.
+        name: of the job, and of what the ids of messages are unique in; a queue that moves to another Redis keeps it.
+            None: the queue's.
         owner: whose the tasks are; the operator's are charged to nobody.
         paid: whether there is a contract to pay rewards from.
         dedupe: whether the same task pushed again is a duplicate, as in a submission; else each message is a task.
@@ -79,6 +81,7 @@ class Intake:
         metrics: Metrics,
         *,
         network_id: str,
+        name: str | None = None,
         owner: str = OPERATOR,
         paid: bool = False,
         dedupe: bool = True,
@@ -95,9 +98,10 @@ class Intake:
         self._watch: Final = watch
         #: Whom alerts are about: queues of two Redises may have the same name.
         self._subject: Final = f"{queue.name} of {queue.where.shown}"
+        self._name: Final = queue.name if name is None else name
         #: How many damaged messages the watch was told of.
         self._damaged = 0
-        self.job: Final = str(uuid.uuid5(uuid.NAMESPACE_URL, f"swarm:{network_id}/{owner}/{queue.name}"))
+        self.job: Final = str(uuid.uuid5(uuid.NAMESPACE_URL, f"swarm:{network_id}/{owner}/{self._name}"))
         #: What keeps it from working now; None while it does.
         self.trouble: str | None = None
 
@@ -213,12 +217,12 @@ class Intake:
         message_id = message.id or delivery.id
         if not self._dedupe and message.task.dedupe is None:
             task = msgspec.structs.replace(task, dedupe_key=f"message:{message_id}")
-        key = hashlib.sha256(f"{self._queue.name}\0{message_id}".encode()).hexdigest()
+        key = hashlib.sha256(f"{self._name}\0{message_id}".encode()).hexdigest()
         return Submit(
             owner=self._owner,
             job=self.job,
             job_named=False,
-            name=self._queue.name[:64],
+            name=self._name[:64],
             tasks=(task,),
             charged=self._paid and self._owner != OPERATOR,
             idempotency_key=f"intake:{key}",
@@ -239,7 +243,8 @@ async def open_intakes(
     """Open the queues to drain.
 
     Args:
-        locations: Redis URLs; beside a queue's own options ``owner=alice``, ``dedupe=on|off``, ``backlog=10000``.
+        locations: Redis URLs; beside a queue's own options ``owner=alice``, ``as=NAME``, ``dedupe=on|off``,
+            ``backlog=10000``. No two are the same owner's of one name.
         ledger: where tasks go.
         metrics: counts what became of messages.
         network_id: of this swarm.
@@ -248,18 +253,37 @@ async def open_intakes(
 
     Raises:
         QueueUnreachable: one doesn't answer; no other queue was used.
-        ConfigurationError: a URL makes no sense.
+        ConfigurationError: a URL makes no sense, or two are called the same.
 
     *Resource handling*: the connections are the block's; ``Intake.run`` is the caller's to start and to end before.
     """
     with contextlib.ExitStack() as stack:
-        intakes = []
-        for location in locations:
-            where = read_redis_url(location, known=INTAKE_OPTIONS)
+        intakes: list[Intake] = []
+        for where in _told_apart([read_redis_url(location, known=INTAKE_OPTIONS) for location in locations]):
             where.options.setdefault("deliveries", str(DELIVERIES))
             queue = stack.enter_context(await asyncio.to_thread(open_redis_queue, where))
             intakes.append(_intake(where, queue, ledger, metrics, network_id=network_id, paid=paid, watch=watch))
         yield intakes
+
+
+def _name_of(where: RedisUrl) -> str | None:
+    """What an intake is called, where that isn't its queue's name."""
+    return option(where, "as", text, None)
+
+
+def _told_apart(places: Sequence[RedisUrl]) -> Sequence[RedisUrl]:
+    """Refuse two queues of one owner and name: what one of them calls a message would be the other's message, too."""
+    known: dict[tuple[str, str], tuple[str, str]] = {}
+    for where in places:
+        queue = option(where, "queue", text, DEFAULT_NAME)
+        name, owner = _name_of(where) or queue, option(where, "owner", text, OPERATOR)
+        first = known.setdefault((owner, name), (where.shown, queue))
+        if first != (where.shown, queue):
+            raise ConfigurationError(
+                f"two intakes are called {name}: those of {first[0]} and of {where.shown}",
+                hint=f"give one of them a name of its own, such as &as={name}-2",
+            )
+    return places
 
 
 def _intake(
@@ -277,6 +301,7 @@ def _intake(
         ledger,
         metrics,
         network_id=network_id,
+        name=_name_of(where),
         owner=option(where, "owner", text, OPERATOR),
         paid=paid,
         dedupe=option(where, "dedupe", switch, True),

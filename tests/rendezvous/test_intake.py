@@ -314,11 +314,19 @@ async def test_an_intake_that_waits_is_an_alert_until_it_goes_on(
         await until(lambda: looked() == [], "its end")
 
 
-async def test_queues_of_one_name_in_two_databases_have_an_alert_each(
+async def test_queues_of_one_name_in_two_databases_are_told_apart_by_a_name_of_their_own(
     server: RedisServer, name: str, tmp_path: Path
 ) -> None:
     databases = [server.url, f"{server.url.removesuffix('/0')}/1"]
-    async with door(tmp_path, intake=[f"{url}?queue={name}" for url in databases]) as stage:
+    places = [f"{url}?queue={name}" for url in databases]
+    with pytest.raises(ConfigurationError, match=f"two intakes are called {name}: .*/0 and of .*/1"):
+        async with door(tmp_path / "refused", intake=places):
+            raise AssertionError("it was opened")
+    async with door(tmp_path / "root", intake=[places[0], f"{places[1]}&as={name}-2"]) as stage:
+        for url in databases:
+            with Redis.from_url(url) as client:
+                client.lpush(name, json.dumps({"id": "1", "kind": "noop", "urls": [f"https://site.test{url[-2:]}"]}))
+        await until(lambda: counted(stage) == {"created": 2}, "a task of each, whatever their ids")
         for url in databases:
             with Redis.from_url(url) as client:
                 client.set(name, "a text, not a list")
