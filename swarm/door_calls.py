@@ -1,6 +1,6 @@
 """One call to a door: the request, its deadline, and an answer that is data, a typed refusal, or silence.
 
-It keeps nothing and knows no session; ``door_client`` decides which door is asked, and what follows.
+It keeps nothing and knows no session; ``door_member`` and ``door_client`` decide which door is asked, and what follows.
 """
 
 from __future__ import annotations

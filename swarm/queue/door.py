@@ -30,7 +30,7 @@ from swarm.certificates import trust_certificates
 from swarm.client import Client
 from swarm.content.cid import raw_cid
 from swarm.content.manifest import Manifest, encode_manifest
-from swarm.door_client import DoorClient
+from swarm.door_member import DoorMember
 from swarm.door_session import refused_by
 from swarm.errors import ConfigurationError, DoorUnreachable
 from swarm.identity import Identity, open_identity
@@ -372,14 +372,13 @@ async def _join(link: JoinLink, identity: Identity, hello: Hello, directory: Pat
     """Become a member: the door that answers, and this worker's key."""
     tls = trust_certificates()
     async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=None) as http:  # noqa: S113 -- it has deadlines
-        door = DoorClient(
+        door = DoorMember(
             link,
             identity,
             hello,
             directory=directory,
             payout=identity.address,
             http=http,
-            tls=tls,
             rng=random.Random(),  # noqa: S311 -- spreads waits, no secrets
         )
         await door.join()

@@ -130,7 +130,7 @@ async def test_no_door_at_all_is_said_so(alice: Identity, tmp_path: Path, mock_c
 async def test_a_door_that_is_slow_to_admit_us_is_waited_for(
     server: DoorServer, alice: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.door_client.START_S", 0.0)  # it is over before the door has answered
+    monkeypatch.setattr("swarm.door_member.START_S", 0.0)  # it is over before the door has answered
     async with door_to(server, alice, tmp_path) as door:
         assert door.api_key == "key-1"
 
@@ -145,7 +145,7 @@ class Once(dict[str, Any]):
 async def test_a_door_that_is_too_busy_for_our_first_attempt_gets_a_second(
     server: DoorServer, alice: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.door_client.START_S", 0.0)
+    monkeypatch.setattr("swarm.door_member.START_S", 0.0)
     server.refuse = Once({"/settings": (503, "busy")})
     async with door_to(server, alice, tmp_path) as door:
         assert door.api_key == "key-1"
