@@ -18,6 +18,7 @@ from rendezvous.command import duration_of, find, options, settings_of
 from rendezvous.help import Command
 from rendezvous.settings import Bind
 from swarm.certificates import PLAIN, plain_hint, speaks_plain_http
+from swarm.door_address import door_address, key_line
 from swarm.errors import ConfigurationError, DoorRefused, DoorUnreachable, MalformedInput
 from swarm.reasons import reason_of
 
@@ -110,6 +111,7 @@ def _door_of(given: dict[str, Any]) -> tuple[str, str]:
     from swarm.content.urls import is_same
 
     url, key_file = given.pop("url"), given.pop("key_file")
+    url = None if url is None else door_address(url)
     settings = settings_of(given)
     if url is None or key_file is None:
         directory = find(settings)
@@ -125,7 +127,7 @@ def _door_of(given: dict[str, Any]) -> tuple[str, str]:
     if url is None:
         raise ConfigurationError("the root never ran, so where its door is isn't known", hint="give --url")
     try:
-        return url.rstrip("/"), key_file.read_text().strip()
+        return url.rstrip("/"), key_line(key_file.read_text(errors="replace"))
     except OSError as fault:
         raise ConfigurationError(f"{key_file}: {fault.strerror}", hint="--key-file names an operator's key") from fault
 

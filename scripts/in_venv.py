@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -25,5 +26,6 @@ def need(*packages: str) -> None:
     python = environment / "bin" / "python"
     if python.exists() and os.environ.get(ENTERED) != str(python):
         os.environ[ENTERED] = str(python)
-        os.execv(python, [str(python), *sys.argv])  # noqa: S606 -- no shell is wanted
+        with contextlib.suppress(OSError):  # it is no program; what is missing is told below
+            os.execv(python, [str(python), *sys.argv])  # noqa: S606 -- no shell is wanted
     sys.exit(f"error: {missing[0]} isn't installed\n       ./scripts/setup dev makes an environment that has all")

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from swarm.cli.base import Command
+from swarm.door_address import door_address, key_line
 from swarm.errors import ConfigurationError
 
 
@@ -28,10 +29,10 @@ from swarm.errors import ConfigurationError
 @click.option("--key-file", metavar="FILE", help="Read the key from FILE, `-` for stdin, instead of asking.")
 def login(url: str, key_file: str | None) -> None:
     """Keep the door at URL and your key, for all other commands."""
-    from swarm.cli.profile import Profile, check_url, is_plain, write_profile
+    from swarm.cli.profile import Profile, is_plain, write_profile
     from swarm.client import Client
 
-    url = check_url(url)
+    url = door_address(url)
     key = _read_key(key_file, url)
     with Client(url, key) as client:
         next(client.tasks(), None)  # the door knows the key, or refuses it
@@ -45,7 +46,7 @@ def _read_key(key_file: str | None, url: str) -> str:
     if key_file == "-":
         key = sys.stdin.readline()
     elif key_file is not None:
-        key = Path(key_file).read_text()
+        key = Path(key_file).read_text(errors="replace")
     elif from_environment := os.environ.get("SWARM_KEY"):
         _check_environment(url)
         key = from_environment
@@ -53,10 +54,7 @@ def _read_key(key_file: str | None, url: str) -> str:
         key = click.prompt("key", hide_input=True, err=True)
     else:
         raise ConfigurationError("no key is given, and there is no terminal to ask at", hint="--key-file - reads stdin")
-    key = key.strip()
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigurationError("this isn't a key", hint="a key is one line of letters and digits, from the operator")
-    return key
+    return key_line(key)
 
 
 def _check_environment(url: str) -> None:

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 import attrs
 import orjson
 
-from swarm.content.urls import is_same, is_this_machine, with_scheme
+from swarm.content.urls import is_same, is_this_machine
+from swarm.door_address import door_address, key_line
 from swarm.errors import ConfigurationError
 
-__all__ = ["Profile", "check_url", "is_plain", "profile_path", "read_profile", "write_profile"]
+__all__ = ["Profile", "is_plain", "profile_path", "read_profile", "write_profile"]
 
 URL_VARIABLE: Final = "SWARM_URL"
 KEY_VARIABLE: Final = "SWARM_KEY"
@@ -65,7 +66,7 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
             raise ConfigurationError(
                 f"{path} isn't a profile: {fault}", hint="swarm login URL writes it anew"
             ) from fault
-        if not key and url and not is_same(check_url(url), kept.url):
+        if not key and url and not is_same(door_address(url), kept.url):
             raise ConfigurationError(
                 f"{KEY_VARIABLE} isn't set: the key in {path} is for {kept.url}, not for {url}; nothing was sent",
                 hint=f"set {KEY_VARIABLE} as well, or leave {URL_VARIABLE} out",
@@ -77,7 +78,7 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
                 hint=f"set {URL_VARIABLE} as well, or leave {KEY_VARIABLE} out",
             )
         url, key = url or kept.url, key or kept.key
-    return Profile(url=check_url(url), key=key)
+    return Profile(url=door_address(url), key=key_line(key))
 
 
 def write_profile(environment: Mapping[str, str], profile: Profile) -> Path:
@@ -89,23 +90,6 @@ def write_profile(environment: Mapping[str, str], profile: Profile) -> Path:
         file.write(orjson.dumps({"url": profile.url, "key": profile.key}, option=orjson.OPT_INDENT_2))
     unfinished.replace(path)
     return path
-
-
-def check_url(url: str) -> str:
-    """A door's address: http or https and a host, nothing behind.
-
-    Raises:
-        ConfigurationError: it isn't one.
-    """
-    parts = urlsplit(url)
-    if parts.fragment:
-        raise ConfigurationError(
-            "this is a join link: it is for workers",
-            hint=f"swarm-worker takes it; here it is {parts.scheme}://{parts.netloc}",
-        )
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigurationError(f"{url} isn't the address of a door", hint=f"did you mean {with_scheme(url)}?")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def is_plain(url: str) -> bool:

@@ -89,6 +89,8 @@ def host_of(url: str) -> str:
 
 def is_same(one: str, other: str) -> bool:
     """Whether two URLs are spellings of one address; a slash at the end makes no difference, nonsense is never one."""
+    if "\\" in one + other:  # which some read as a slash, and some as a part of the host
+        return False
     try:
         return canonical(one.rstrip("/")) == canonical(other.rstrip("/"))
     except MalformedInput:

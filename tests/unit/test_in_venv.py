@@ -52,6 +52,15 @@ def test_an_environment_without_the_packages_is_entered_once(tmp_path: Path) -> 
     assert "./scripts/setup dev makes an environment" in done.stderr
 
 
+def test_an_environment_whose_python_cant_be_run_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text("no program")
+    done = bare("scripts/simulate", tmp_path)
+    assert done.returncode == 1
+    assert "./scripts/setup dev makes an environment" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_with_one_that_isnt_active_it_goes_on_there(script: str) -> None:
     done = bare(script, Path(sys.prefix))
