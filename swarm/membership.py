@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from swarm.door_address import key_line
 from swarm.errors import ConfigurationError, MalformedInput, UntrustedSettings
 from swarm.identity import write_private
 from swarm.signing import MAX_SETTINGS_BYTES, verify_settings
@@ -21,6 +22,7 @@ log = structlog.get_logger()
 
 MEMBERSHIP_FILE: Final = "membership.json"
 SETTINGS_FILE: Final = "settings.json"
+MAX_MEMBERSHIP_BYTES: Final = 4_096
 
 
 class Membership(Answer, frozen=True):
@@ -42,14 +44,26 @@ class Membership(Answer, frozen=True):
 
 
 def read_membership(directory: Path) -> Membership | None:
-    """The membership of this directory; None where it has none."""
+    """The membership of this directory; None where it has none, or none that can be understood.
+
+    Raises:
+        ConfigurationError: the file can't be read.
+    """
+    path = directory / MEMBERSHIP_FILE
     try:
-        return decode((directory / MEMBERSHIP_FILE).read_bytes(), Membership)
+        kept = decode(path.read_bytes()[: MAX_MEMBERSHIP_BYTES + 1], Membership, max_bytes=MAX_MEMBERSHIP_BYTES)
+        if kept.api_key is not None:
+            key_line(kept.api_key)
+        return kept
     except FileNotFoundError:
         return None
     except MalformedInput as fault:
         log.warning("membership_damaged", error=str(fault))
-        return None
+    except OSError as fault:
+        raise ConfigurationError(f"{path}: {fault.strerror}", hint="move it away: the worker enrols anew") from fault
+    except ConfigurationError:
+        log.warning("membership_damaged", error="what it keeps as a key is none")
+    return None
 
 
 def keep_membership(directory: Path, membership: Membership) -> None:

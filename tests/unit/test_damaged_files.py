@@ -15,6 +15,7 @@ from rendezvous.directory import CONTRACT_FILE, OPERATOR_KEY, ContractFile, open
 from swarm.cli.worker import main
 from swarm.errors import ConfigurationError, StoreFull
 from swarm.identity import open_identity, write_private
+from swarm.membership import MEMBERSHIP_FILE, Membership, keep_membership, read_membership
 from swarm.worker.journal import open_journal
 from swarm.worker.voucher_book import VOUCHERS_FILE, open_voucher_book, read_book
 from tests.unit.test_worker_promises import ACCOUNT, OTHER, PAYER, TASKS, taken, told
@@ -156,3 +157,31 @@ def test_a_damaged_operator_key_is_named(tmp_path: Path, body: bytes) -> None:
         write_private(directory.operator_key_file, body)
         with pytest.raises(ConfigurationError, match=OPERATOR_KEY):
             directory.operator_key()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[" * 5_000,
+        b'{"key_id": "k", "network_id": "n", "api_key": ""}',
+        b'{"key_id": "k", "network_id": "n", "api_key": "a\\nb"}',
+        b'{"key_id": "k", "network_id": "n", "api_key": "a\\u0000"}',
+        b'{"key_id": "k", "network_id": "n", "api_key": "' + b"a" * 1_000_000 + b'"}',
+    ],
+    ids=lambda body: repr(body[-12:]),
+)
+def test_a_damaged_membership_is_as_good_as_none(tmp_path: Path, body: bytes) -> None:
+    keep_membership(tmp_path, Membership(key_id="k", network_id="n", api_key="swk_good"))
+    kept = read_membership(tmp_path)
+    assert kept is not None
+    assert kept.api_key == "swk_good"
+    write_private(tmp_path / MEMBERSHIP_FILE, body)
+    assert read_membership(tmp_path) is None
+
+
+def test_a_membership_that_cant_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / MEMBERSHIP_FILE).mkdir()
+    with pytest.raises(ConfigurationError, match=MEMBERSHIP_FILE):
+        read_membership(tmp_path)
