@@ -20,7 +20,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.pool import AsyncResult, ThreadPool
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -311,16 +311,23 @@ class Client:
 
         Whatever can't be read, or isn't what its CID promises, comes with a ``problem`` instead of content, so that one
         bad result doesn't hide the others.
+
+        Raises:
+            DoorUnreachable: the door went away for longer than ``patience_s``.
+
+        Resource handling: who stops early, by Ctrl-C too, waits for no fetch: those not begun are dropped, the few
+        that are under way end by themselves, and hold up no program's end.
         """
         rows = self._pages(f"/v1/jobs/{job}/results", ResultView, {})
-        with ThreadPoolExecutor(FETCHES_AT_ONCE, thread_name_prefix="results") as pool:
-            ahead: deque[Future[Result]] = deque()
+        # Not an executor of concurrent.futures: the end of a program waits for the threads of those, at 60 s a fetch.
+        with ThreadPool(FETCHES_AT_ONCE) as pool:
+            ahead: deque[AsyncResult[Result]] = deque()
             for row in rows:
-                ahead.append(pool.submit(self._result, row))
+                ahead.append(pool.apply_async(self._result, (row,)))
                 if len(ahead) > 2 * FETCHES_AT_ONCE:
-                    yield ahead.popleft().result()
+                    yield ahead.popleft().get()
             while ahead:
-                yield ahead.popleft().result()
+                yield ahead.popleft().get()
 
     def content(self, cid: Cid, *, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
         """A content by the CID of its root block; every block is checked.

@@ -46,6 +46,8 @@ class FakeDoor:
         self.faults: list[tuple[int, dict[str, Any]] | Exception] = []
         #: Called with each job that is asked for, so that time goes by.
         self.on_look: Callable[[str], object] = lambda job: None
+        #: Called with the CID of each content that is asked for.
+        self.on_content: Callable[[str], object] = lambda cid: None
         #: Called with the number of tasks of each submission that was taken.
         self.on_submit: Callable[[int], object] = lambda count: None
 
@@ -169,6 +171,7 @@ class FakeDoor:
                 self._change([task], verb)
                 return _data({"task": task, "fence": 0, "status": self.tasks[task]["status"]})
             case ["GET", "v1", "content", cid] if cid in self.blocks:
+                self.on_content(cid)
                 return 200, self.blocks[cid]
             case _:
                 return _error(404, "not_found", f"there is no {path}, or it isn't yours")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import errno
 import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,7 +18,8 @@ import click
 import orjson
 
 from swarm.cli.base import EXIT_INTERRUPTED, EXIT_REFUSED, Command, connect, job_argument, latest_job, named_job
-from swarm.errors import SwarmError
+from swarm.cli.outfile import check_outfile, open_outfile, tidy_when_told_to_end
+from swarm.errors import DoorRefused, PeerError
 
 if TYPE_CHECKING:
     from swarm.client import Client, Result
@@ -55,6 +54,8 @@ def results(job: str | None, shape: str | None, output: str | None, failed: bool
 
     shape = shape or next((known for known in FORMATS if output and output.endswith(f".{known}")), "jsonl")
     bad: list[str] = []
+    if output is not None:
+        check_outfile(output)
     with connect() as client, contextlib.ExitStack() as stack:
         job = latest_job(client, job)
         with named_job(client, job):
@@ -67,10 +68,11 @@ def results(job: str | None, shape: str | None, output: str | None, failed: bool
         # Rows that go to a terminal are progress enough.
         shown = output is not None and sys.stderr.isatty()
         seen = stack.enter_context(_progress(ended)) if shown else _unseen
+        stack.enter_context(tidy_when_told_to_end())
         found = _checked(client, job, bad, Path(bodies) if bodies else None, seen)
         rows = (row for result in found for row in rows_of(result) if failed or "_reason" not in row)
         written = write_rows(rows, shape, output)
-    if output:
+    if output is not None:
         click.echo(f"{number_of(written, 'row')} in {output}", err=True)
     gave_nothing = view.counts.get(Status.FAILED, 0)
     if gave_nothing and not failed:
@@ -86,9 +88,6 @@ def _wait(client: Client, view: JobView, output: str) -> bool:
     """Wait for a job's end, with its progress on stderr; False where Ctrl-C ended that first."""
     from swarm.cli.watch import show_progress
 
-    directory = Path(output).parent
-    if not directory.is_dir():  # it would be told after hours otherwise
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), output)
     click.echo(f"{output} is written once the job has ended; Ctrl-C stops waiting, never the job", err=True)
     try:
         show_progress(client, view.id)
@@ -126,7 +125,7 @@ def _checked(
         if bodies is not None and result.manifest is not None:
             try:
                 save_bodies(client, result, bodies)
-            except SwarmError as fault:
+            except (PeerError, DoorRefused) as fault:  # a lost door or a full disk is no matter of one result
                 bad.append(f"task {result.task} ({result.urls[0]}): its body: {fault}")
         yield result
 
@@ -137,9 +136,9 @@ def save_bodies(client: Client, result: Result, directory: Path) -> None:
     for outcome in result.manifest.outcomes if result.manifest else ():
         if outcome.body is None or (directory / outcome.body.cid).exists():
             continue
-        unfinished = directory / f".{outcome.body.cid}.part"
-        unfinished.write_bytes(client.content(outcome.body.cid))
-        unfinished.replace(directory / outcome.body.cid)
+        body = client.content(outcome.body.cid)
+        with open_outfile(str(directory / outcome.body.cid), "wb") as file:
+            file.write(body)
 
 
 def rows_of(result: Result) -> Iterator[dict[str, Any]]:
@@ -169,7 +168,7 @@ def rows_of(result: Result) -> Iterator[dict[str, Any]]:
 
 
 def write_rows(rows: Iterable[dict[str, Any]], shape: str, output: str | None) -> int:
-    """Write rows to a file, which appears when it is whole, or to stdout.
+    """Write rows to a file, which is there when it is whole, or to stdout.
 
     Returns:
         How many rows were written.
@@ -177,15 +176,8 @@ def write_rows(rows: Iterable[dict[str, Any]], shape: str, output: str | None) -
     write = WRITERS[shape]
     if output is None:
         return write(rows, sys.stdout)
-    unfinished = Path(f"{output}.part")
-    try:
-        with unfinished.open("w", newline="") as file:
-            written = write(rows, file)
-        os.replace(unfinished, output)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            unfinished.unlink()
-    return written
+    with open_outfile(output) as file:
+        return write(rows, file)
 
 
 def _write_jsonl(rows: Iterable[dict[str, Any]], file: IO[str]) -> int:

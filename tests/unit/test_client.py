@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterator
 
 import httpx
@@ -13,6 +15,7 @@ from swarm.errors import ContentMismatch, DoorRefused, DoorUnreachable, Malforme
 from swarm.model import Status
 from swarm.wire import MAX_SUBMISSION_BYTES, MAX_TASKS_PER_SUBMISSION, NewTask
 from tests.fake_door import KEY, FakeDoor, task_id
+from tests.patience import PATIENCE_S
 
 BUSY = (503, {"code": "ledger_unavailable", "message": "the disk is full", "retry_after_s": 7.0})
 
@@ -214,6 +217,45 @@ def test_results_page_on_beyond_the_first_page(client: Client, door: FakeDoor) -
 
     assert len(list(client.results(job))) == 450
     assert len(list(client.tasks(job=job, status=Status.FAILED))) == 450
+
+
+def test_a_door_that_is_lost_ends_the_results_by_the_first_fetch_that_gives_up(door: FakeDoor) -> None:
+    """The other fetches wait for ever here: nobody waits for them, nor for those not begun."""
+    time, over = Time(), threading.Event()
+    first: set[int] = set()
+
+    def sleep(seconds: float) -> None:
+        if threading.get_ident() in first:
+            time.sleep(seconds)
+        else:
+            over.wait()
+
+    def lose(cid: str) -> None:
+        move = first.add if cid == door.tasks[task_id(0)]["result"] else first.discard
+        move(threading.get_ident())
+        raise httpx.ConnectError("refused")
+
+    opened = Client("http://door", KEY, transport=door.transport(), sleep=sleep, clock=lambda: time.now)
+    job = opened.submit(pages(190)).job
+    for number, task in enumerate(door.tasks):
+        door.finish(task, {"title": f"page {number}"})
+    door.on_content = lose
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            list(opened.results(job))
+            ended.put(None)
+        except DoorUnreachable as fault:
+            ended.put(fault)
+
+    with opened:
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            assert isinstance(ended.get(timeout=PATIENCE_S), DoorUnreachable)
+        finally:
+            over.set()
+    assert 50 < time.now <= 60
 
 
 @pytest.mark.parametrize("what", ["changed", "gone", "another task's", "no manifest"])
