@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import stat
 import subprocess
@@ -111,6 +112,7 @@ def test_a_device_stays_one(swarm: Swarm, door: FakeDoor, there: Path) -> None:
         said = swarm("results", "-o", "device")
 
         assert said.code == 0
+        assert select.select([controller], [], [], PATIENCE_S)[0]
         assert titles(os.read(controller, 65_536).decode()) == ["new"]
         assert stat.S_ISCHR(os.stat(name).st_mode)
         assert os.listdir() == ["device"]
