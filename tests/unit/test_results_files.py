@@ -208,6 +208,7 @@ def test_what_can_not_be_written_is_refused_before_anybody_waits(
     (there / "protected").write_text("mine")
     (there / "protected").chmod(0o444)
     door.requests.clear()
+    door.on_look = lambda job: door.fail(next(iter(door.tasks)), "dns")  # who waits nevertheless doesn't for ever
 
     said = swarm("results", "-o", output)
 
