@@ -312,7 +312,7 @@ async def test_which_of_two_workers_of_an_address_is_let_go_is_asked(tmp_path: P
             await stage.door.ledger.call(Quarantine(worker=ref, host="h.example", for_s=60.0, who="olga", why=WHY))
         body = {"worker": one.address, "host": "h.example"}
         asked = await stage.operator.post("/v1/admin/unquarantine", body)
-        assert asked.code == "not_found"
+        assert asked.code == "bad_request"
         assert f"name one: {one.address}:peer-1, {one.address}:peer-2" in asked.body["error"]["message"]
         body["worker"] += ":peer-2"
         assert (await stage.operator.post("/v1/admin/unquarantine", body)).status == 200

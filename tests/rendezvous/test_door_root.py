@@ -291,7 +291,8 @@ async def test_invites_and_keys_are_given_and_revoked_while_the_root_runs(tmp_pa
         assert link.url == running.ready["door"]
         assert link.invite is not None
         assert given.err == (
-            "warning: this link works on this machine alone: give --url, or run the root with --public-url\n"
+            "warning: this link works on this machine alone: give --url, or run the root with --public-url, "
+            "and --bind if it listens to nobody else\n"
         )
         elsewhere = await run(tmp_path, "invite", "--url", "https://root.example", "--data", data)
         assert (elsewhere.out.startswith("https://root.example/join#"), elsewhere.err) == (True, "")

@@ -131,11 +131,12 @@ async def test_a_database_that_doesnt_answer_is_said_and_calls_are_refused_until
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "SILENT_S", 0.5)
-    released = threading.Event()
+    holds, released = threading.Event(), threading.Event()
 
     def hold() -> None:
         with psycopg.connect(postgres_database) as other:
             other.execute(f"SELECT pg_advisory_xact_lock({lock_key(WRITING)})".encode())
+            holds.set()
             while not released.wait(0.05):
                 other.execute("SELECT 1")  # it works: nobody may end it
 
@@ -143,8 +144,11 @@ async def test_a_database_that_doesnt_answer_is_said_and_calls_are_refused_until
         with capture_logs() as logs:
             holding = asyncio.create_task(asyncio.to_thread(hold))
             try:
+                assert await asyncio.to_thread(holds.wait, PATIENCE_S)
+                logs.clear()  # a busy machine may have been silent before
                 waiting = asyncio.create_task(ledger.call(submission(new_task())))
                 await until(logged(logs, "ledger_unavailable"))
+                await until(lambda: ledger._silent_s() > 0.5)
                 (said,) = [line for line in logs if line["event"] == "ledger_unavailable"]
                 assert said["reason"].startswith("no answer for ")  # of the tick, or of a call before it
                 with pytest.raises(LedgerUnavailable, match="no answer for"):

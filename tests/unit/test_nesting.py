@@ -16,7 +16,7 @@ SHAPES = {
         b"}}]}",
     ),
     "gossip": ("swarm.wire", "Announcement", b'{"later":', b"}"),
-    "an answer of the door": ("swarm.wire", "TurnAnswer", b'{"frame":"turn","n":1,"later":', b"}"),
+    "an answer of the door": ("swarm.turn_wire", "TurnAnswer", b'{"frame":"turn","n":1,"later":', b"}"),
     "a manifest": ("swarm.content.manifest", "Manifest", b'{"meta":{"a":', b"}}"),
 }
 #: In a process of its own, since what is tested is that the process lives. eth_account brings py_ecc.
