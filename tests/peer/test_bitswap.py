@@ -215,7 +215,7 @@ async def test_the_wants_of_one_peer_are_capped() -> None:
 
     async with open_pair({}) as (_, alice), open_stranger() as mallory:
         alice.serve_blocks(get)
-        alice._may_have = lambda _: True  # type: ignore[method-assign]
+        alice._alive().bitswap._may_have = lambda _: True
         await connect(mallory, alice.addrs[0])
         for start in range(0, 3 * MAX_WANTS_PER_PEER, MAX_WANTS_PER_PEER):
             cids = [raw_cid(b"%d" % n) for n in range(start, start + MAX_WANTS_PER_PEER)]
